@@ -1,0 +1,160 @@
+"""The op contract: every op's shapes, dtypes and what it mutates.
+
+A backend is one object, made once and passed down. ``reference`` (torch, any device) is the oracle for
+the others. Notation: rows = all query rows of a step, b = requests, V = vocabulary, H = hidden size.
+
+Integer arrays that a step is planned from are numpy on the host; a backend copies them to its device once,
+in ``plan_attention``. Shapes of everything that a layer touches depend on the row count alone, so that a
+backend may pad rows to buckets and replay a captured graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBatch:
+    """Who attends to what in one step, for prefill chunks and trees together.
+
+    The KV of request r is its positions [0, prefix_len[r] + local_len[r]), found through its pages. Every
+    row of r sees [0, prefix_len[r]). The local part [prefix_len, prefix_len + local_len) includes the KV
+    written by this step's own rows, which are always its **last** q_len positions: row i of the request
+    has written local index local_len - q_len + i. A causal request's row sees the local indices up to and
+    including its own; a tree request's row sees local index j where bit j of ``ancestors`` is set (its own
+    bit included), and so has local_len <= 64.
+    """
+
+    q_indptr: np.ndarray  # [b + 1] int32, rows of request r are [q_indptr[r], q_indptr[r + 1])
+    prefix_len: np.ndarray  # [b] int32
+    local_len: np.ndarray  # [b] int32, >= q_len
+    page_indptr: np.ndarray  # [b + 1] int32, into page_ids
+    page_ids: np.ndarray  # [sum of pages] int32, in order of position
+    is_causal: np.ndarray  # [b] bool
+    ancestors: np.ndarray  # [rows] uint64, 0 where the request is causal
+    page_size: int
+    batch_invariant: bool = False
+
+
+class AttentionPlan(Protocol):
+    """One step's plan; the same for all layers. Valid until the backend's next ``plan_attention``."""
+
+    def run(self, q: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+        """Attention of all rows, scaled by head_dim ** -0.5.
+
+        q: [rows, heads, head_dim]; k_cache, v_cache: [slots, kv_heads, head_dim], where slot = page *
+        page_size + offset; heads is a multiple of kv_heads (grouped-query). Returns [rows, heads, head_dim]
+        of q's dtype. Mutates nothing.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TreeBatch:
+    """The trees of a step in verify order; a plain decode or the last row of a prompt is one node."""
+
+    node_indptr: np.ndarray  # [b + 1] int32, into the node arrays below
+    tokens: np.ndarray  # [nodes] int32, root first
+    positions: np.ndarray  # [nodes] int32
+    first_child: np.ndarray  # [nodes] int32, local index, -1 where none
+    next_sibling: np.ndarray  # [nodes] int32, local index, -1 where none
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingBatch:
+    """How each request of a TreeBatch samples. temperature 0 is greedy, and then the rest is ignored."""
+
+    seed: np.ndarray  # [b] uint64
+    temperature: np.ndarray  # [b] float32, >= 0
+    top_k: np.ndarray  # [b] int32, 0 = all
+    top_p: np.ndarray  # [b] float32, (0, 1]
+    min_p: np.ndarray  # [b] float32, [0, 1]
+    token_bitmask: Tensor | None = None  # [nodes, ceil(V / 32)] int32, bit set = allowed; None = all
+    bias_indptr: np.ndarray | None = None  # [nodes + 1] int32: sparse additive logit terms per node
+    bias_token: np.ndarray | None = None  # [terms] int32
+    bias_value: np.ndarray | None = None  # [terms] float32, added before temperature
+
+
+@dataclass(frozen=True, slots=True)
+class WalkResult:
+    """What a verify decided. All on the host."""
+
+    accept_length: np.ndarray  # [b] int32, accepted drafts WITHOUT the extra token
+    accepted_indices: np.ndarray  # [sum(accept_length + 1)] int32, flat nodes of the path, root first
+    verified_id: np.ndarray  # [sum(accept_length + 1)] int32, accepted tokens, the new one last
+
+
+class Ops(Protocol):
+    """A backend. All tensors lie on ``device``; floating tensors share one dtype unless it says fp32."""
+
+    name: str
+
+    def prepare_weight(self, weight: Tensor) -> Tensor:
+        """Returns the weight [out, in] in whatever layout ``linear`` of this backend wants; called once at load."""
+        ...
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x [rows, in] @ weight[out, in].T + bias -> [rows, out]. The one door of all matrix products."""
+        ...
+
+    def embed(self, ids: Tensor, table: Tensor) -> Tensor:
+        """table[ids]: ids [rows] int64, table [V, H] -> [rows, H]."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x / sqrt(mean(x^2) + eps) * weight over the last dimension; statistics in fp32, result in x's dtype."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """MUTATES residual += x; returns rms_norm(residual). x, residual: [rows, H]."""
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) * up: gate_up [rows, 2 * I], gate first -> [rows, I]."""
+        ...
+
+    def rope(self, q: Tensor, k: Tensor, cos_sin: Tensor) -> None:
+        """Rotates q [rows, heads, d] and k [rows, kv_heads, d] IN PLACE by halves (Hugging Face's layout).
+
+        cos_sin: [rows, d] fp32, cos of d / 2 frequencies, then sin.
+        """
+        ...
+
+    def append_kv(self, k: Tensor, v: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
+        """MUTATES k_cache[slots] = k and v_cache[slots] = v. k, v: [rows, kv_heads, d]; slots: [rows] int64."""
+        ...
+
+    def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
+        """Once a step; copies the batch's arrays to the device."""
+        ...
+
+    def move_rows(self, pools: list[Tensor], src: Tensor, dst: Tensor) -> None:
+        """MUTATES pool[dst] = pool[src] in every pool [slots, ...]; src, dst [n] int64 may overlap: reads come first."""
+        ...
+
+    def sample_and_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> WalkResult:
+        """Sample, then walk: draws the target's token at the current node; a child that carries it is accepted.
+
+        logits: [nodes, V] fp32, in the TreeBatch's node order. The draw of the token at position t is
+        argmax over allowed v of (logit_v / temperature + gumbel(seed, t, v)); ties go to the lowest id. The
+        filters act in the order temperature, top-k, top-p on what is left, min-p. Only nodes on the walk
+        are drawn. Exact for any tree: every emitted token was drawn from the target given its path.
+        """
+        ...
+
+    def gumbel(self, seeds: np.ndarray, positions: np.ndarray, ids: Tensor) -> Tensor:
+        """Noise g(seed, position, token): seeds [n] uint64, positions [n] int32, ids [m] or [n, m] int64 -> [n, m] fp32.
+
+        Philox4x32-10 (Salmon et al., SC'11): key = seed's two halves, counter = (id // 4, position, 0, 0),
+        word id % 4 = x, u = ((x >> 9) + 0.5) * 2^-23, g = -log(-log(u)) in fp32. Equal in all backends up to the
+        logarithm's last bit.
+        """
+        ...
+
+    def top_k(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k largest of scores [rows, n], descending, ties to the lowest index: values [rows, k], indices [rows, k] int64."""
+        ...

@@ -1,0 +1,96 @@
+"""DraftTree: a proposal of at most 64 nodes, from which masks, depths and links are derived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.errors import WireError
+
+MAX_NODES = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DraftTree:
+    """Node 0 is the newest sampled token, at position L, with no KV yet.
+
+    tokens: int32 [n]; parents: int32 [n], parents[0] == -1 and parents[i] < i. Siblings carry distinct
+    tokens. Raises WireError for anything else.
+    """
+
+    tokens: np.ndarray
+    parents: np.ndarray
+
+    def __post_init__(self) -> None:
+        tokens = np.ascontiguousarray(self.tokens, dtype=np.int32)
+        parents = np.ascontiguousarray(self.parents, dtype=np.int32)
+        object.__setattr__(self, "tokens", tokens)
+        object.__setattr__(self, "parents", parents)
+        _check(tokens, parents)
+
+    @classmethod
+    def single(cls, token: int) -> DraftTree:
+        """The one-node tree of plain decoding."""
+        return cls(np.array([token], np.int32), np.array([-1], np.int32))
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int]) -> DraftTree:
+        """A chain, root first."""
+        return cls(np.asarray(tokens, np.int32), np.arange(-1, len(tokens) - 1, dtype=np.int32))
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.tokens)
+
+    def depths(self) -> np.ndarray:
+        """int32 [n], root 0."""
+        depths = np.zeros(self.num_nodes, np.int32)
+        for node in range(1, self.num_nodes):
+            depths[node] = depths[self.parents[node]] + 1
+        return depths
+
+    def ancestors(self) -> np.ndarray:
+        """uint64 [n]: bit j of entry i is set where j is i or an ancestor of i."""
+        masks = np.zeros(self.num_nodes, np.uint64)
+        for node in range(self.num_nodes):
+            mask = 1 << node
+            if node:
+                mask |= int(masks[self.parents[node]])
+            masks[node] = mask
+        return masks
+
+    def first_child(self) -> np.ndarray:
+        """int32 [n], local index of the first child, -1 where none."""
+        links = np.full(self.num_nodes, -1, np.int32)
+        for node in range(self.num_nodes - 1, 0, -1):
+            links[self.parents[node]] = node
+        return links
+
+    def next_sibling(self) -> np.ndarray:
+        """int32 [n], local index of the next node with the same parent, -1 where none."""
+        links = np.full(self.num_nodes, -1, np.int32)
+        latest = np.full(self.num_nodes, -1, np.int32)
+        for node in range(self.num_nodes - 1, 0, -1):
+            parent = self.parents[node]
+            links[node] = latest[parent]
+            latest[parent] = node
+        return links
+
+
+def _check(tokens: np.ndarray, parents: np.ndarray) -> None:
+    num_nodes = tokens.size
+    if tokens.ndim != 1 or parents.shape != tokens.shape:
+        raise WireError(f"a tree needs one parent a token: {tokens.shape} tokens, {parents.shape} parents")
+    if not 1 <= num_nodes <= MAX_NODES:
+        raise WireError(f"a tree has {num_nodes} nodes; it must have 1 to {MAX_NODES}")
+    if parents[0] != -1:
+        raise WireError(f"the root's parent is {parents[0]}; it must be -1")
+    if (tokens < 0).any():
+        raise WireError("a tree holds a negative token id")
+    if (parents[1:] < 0).any() or (parents[1:] >= np.arange(1, num_nodes)).any():
+        raise WireError("a node's parent must come before it")
+    pairs = parents[1:].astype(np.int64) << 32 | tokens[1:]
+    if len(np.unique(pairs)) != num_nodes - 1:
+        raise WireError("two siblings carry the same token")

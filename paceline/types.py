@@ -1,0 +1,99 @@
+"""Value types of a request: validated where they enter, trusted inside."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+from paceline.errors import InvalidInputError
+from paceline.tree import MAX_NODES
+
+MAX_SCRATCH_NODES = 64  # beam nodes that one draft tree keeps: their ancestors fit one 64-bit mask
+MAX_STEPS = 64
+MAX_STOP_TOKEN_IDS = 64
+
+
+class FinishReason(enum.Enum):
+    """Why a request ended."""
+
+    STOP = "stop"  # a stop token or the model's end token
+    LENGTH = "length"  # max_tokens or the context's end
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How tokens are drawn and when a request ends. temperature 0 is greedy. top_k 0 means all.
+
+    Raises InvalidInputError, naming the field, its value and the range.
+    """
+
+    max_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
+        finite = math.isfinite(self.temperature) and self.temperature >= 0
+        _require(finite, "temperature", self.temperature, "a finite number, 0 (greedy) or more")
+        _require(self.top_k >= 0, "top_k", self.top_k, "0 (all tokens) or more")
+        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
+        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "0 to 1")
+        _require(0 <= self.seed < 2**64, "seed", self.seed, "0 to 2**64 - 1")
+        few = len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS
+        _require(few, "stop_token_ids", len(self.stop_token_ids), f"at most {MAX_STOP_TOKEN_IDS} ids")
+        _require(all(t >= 0 for t in self.stop_token_ids), "stop_token_ids", self.stop_token_ids, "0 or more each")
+
+
+@dataclass(frozen=True, slots=True)
+class TreeShape:
+    """How far to speculate: SGLang's three numbers. num_draft_tokens counts the root.
+
+    eagle_topk 1 is a chain of num_steps + 1 nodes. Raises InvalidInputError.
+    """
+
+    num_steps: int
+    eagle_topk: int
+    num_draft_tokens: int
+
+    def __post_init__(self) -> None:
+        _require(1 <= self.num_steps <= MAX_STEPS, "num_steps", self.num_steps, f"1 to {MAX_STEPS}")
+        _require(1 <= self.eagle_topk <= MAX_NODES, "eagle_topk", self.eagle_topk, f"1 to {MAX_NODES}")
+        nodes_ok = 2 <= self.num_draft_tokens <= MAX_NODES
+        _require(nodes_ok, "num_draft_tokens", self.num_draft_tokens, f"2 to {MAX_NODES}")
+        scratch = (self.num_steps - 1) * self.eagle_topk
+        limit = f"at most {MAX_SCRATCH_NODES}: take fewer steps or a smaller eagle_topk"
+        _require(scratch <= MAX_SCRATCH_NODES, "(num_steps - 1) * eagle_topk", scratch, limit)
+        most = self.max_nodes(self.num_steps, self.eagle_topk)
+        limit = f"at most {most}, all that {self.num_steps} steps of {self.eagle_topk} give with the root"
+        _require(self.num_draft_tokens <= most, "num_draft_tokens", self.num_draft_tokens, limit)
+
+    @staticmethod
+    def max_nodes(num_steps: int, eagle_topk: int) -> int:
+        """Candidates of a full beam, and the root."""
+        return 1 + eagle_topk + (num_steps - 1) * eagle_topk**2
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationDecision:
+    """The router's word for one request: speculate with this shape on this draft, or not, and why."""
+
+    shape: TreeShape | None  # None: plain decoding
+    draft: str = ""  # host:port of the draft replica; kept while off, so that flushes go on
+    reason: str = ""
+
+    @property
+    def enabled(self) -> bool:
+        return self.shape is not None and self.draft != ""
+
+
+def _require(ok: bool, name: str, value: object, allowed: str) -> None:
+    if not ok:
+        raise InvalidInputError(f"{name} is {value}; it must be {allowed}")
