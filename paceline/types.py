@@ -82,16 +82,29 @@ class TreeShape:
 
 
 @dataclass(frozen=True, slots=True)
-class SpeculationDecision:
-    """The router's word for one request: speculate with this shape on this draft, or not, and why."""
+class Rung:
+    """One rung of a decision: its shape holds while at most max_running_requests run on the target (0: no bound)."""
 
-    shape: TreeShape | None  # None: plain decoding
-    draft: str = ""  # host:port of the draft replica; kept while off, so that flushes go on
+    max_running_requests: int
+    shape: TreeShape | None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationDecision:
+    """The router's word for one request: on which draft, how far, and why."""
+
+    draft: str = ""  # host:port of the draft replica; kept while off, so that flushes go on; "" = none
+    ladder: tuple[Rung, ...] = ()  # the first rung that holds counts; none: plain decoding
     reason: str = ""
 
-    @property
-    def enabled(self) -> bool:
-        return self.shape is not None and self.draft != ""
+    def shape_for(self, running_requests: int) -> TreeShape | None:
+        """The shape at this batch size; None means plain decoding."""
+        if not self.draft:
+            return None
+        for rung in self.ladder:
+            if rung.max_running_requests == 0 or running_requests <= rung.max_running_requests:
+                return rung.shape
+        return None
 
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:
