@@ -1,0 +1,188 @@
+"""StepPlan: the flat integer arrays of one ragged step, the same on every rank. No tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.pages import PageTable, pages_for
+from engine.tree_links import derive_links
+from kernels.ops import AttentionBatch, TreeBatch
+from paceline.tree import DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Prefill chunks and trees of one step. A row is one token that goes through the model.
+
+    The KV of a row goes to its slot; its RoPE position is separate, for node i of a tree has the slot of
+    position L + i and the position L + depth(i). The moves compact the last round's trees, before this
+    step writes anything.
+    """
+
+    tokens: np.ndarray  # [rows] int32
+    positions: np.ndarray  # [rows] int32
+    slots: np.ndarray  # [rows] int64
+    attention: AttentionBatch
+    logit_rows: np.ndarray  # [nodes] int32: rows whose logits are wanted, those of ``trees`` in its order
+    trees: TreeBatch  # one entry for each request that samples
+    move_src: np.ndarray  # [moves] int64 slots
+    move_dst: np.ndarray  # [moves] int64 slots
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tokens)
+
+    def pack(self) -> np.ndarray:
+        """int64, one dimension: page_size, batch_invariant, the length of each array, then the arrays."""
+        arrays = [self._array(path) for path, _ in _LAYOUT]
+        head = [self.attention.page_size, int(self.attention.batch_invariant), *map(len, arrays)]
+        flat = [a.view(np.int64) if a.dtype == np.uint64 else a.astype(np.int64) for a in arrays]
+        return np.concatenate([np.array(head, np.int64), *flat])
+
+    @classmethod
+    def unpack(cls, packed: np.ndarray) -> StepPlan:
+        """The inverse of ``pack``."""
+        sizes = packed[2 : 2 + len(_LAYOUT)]
+        ends = 2 + len(_LAYOUT) + np.cumsum(sizes)
+        values: dict[str, dict[str, np.ndarray]] = {"plan": {}, "attention": {}, "trees": {}}
+        for (path, dtype), size, end in zip(_LAYOUT, sizes, ends, strict=True):
+            part = packed[end - size : end]
+            owner, name = path.split(".")
+            values[owner][name] = part.view(np.uint64) if dtype is np.uint64 else part.astype(dtype)
+        attention = AttentionBatch(**values["attention"], page_size=int(packed[0]), batch_invariant=bool(packed[1]))
+        return cls(**values["plan"], attention=attention, trees=TreeBatch(**values["trees"]))
+
+    def _array(self, path: str) -> np.ndarray:
+        owner, name = path.split(".")
+        array: np.ndarray = getattr(self if owner == "plan" else getattr(self, owner), name)
+        return array
+
+
+_LAYOUT: tuple[tuple[str, type[np.generic]], ...] = (
+    ("plan.tokens", np.int32),
+    ("plan.positions", np.int32),
+    ("plan.slots", np.int64),
+    ("plan.logit_rows", np.int32),
+    ("plan.move_src", np.int64),
+    ("plan.move_dst", np.int64),
+    ("attention.q_indptr", np.int32),
+    ("attention.prefix_len", np.int32),
+    ("attention.local_len", np.int32),
+    ("attention.page_indptr", np.int32),
+    ("attention.page_ids", np.int32),
+    ("attention.is_causal", np.bool_),
+    ("attention.ancestors", np.uint64),
+    ("trees.node_indptr", np.int32),
+    ("trees.tokens", np.int32),
+    ("trees.positions", np.int32),
+    ("trees.first_child", np.int32),
+    ("trees.next_sibling", np.int32),
+)
+
+
+class StepBuilder:
+    """Gathers the requests of one step, in the order of the calls, and builds its StepPlan once."""
+
+    def __init__(self, page_size: int, *, batch_invariant: bool = False) -> None:
+        self._page_size = page_size
+        self._batch_invariant = batch_invariant
+        self._tokens: list[np.ndarray] = []
+        self._parents: list[np.ndarray] = []  # a chunk's rows count as roots
+        self._slots: list[np.ndarray] = []
+        self._page_ids: list[np.ndarray] = []
+        self._base: list[int] = []
+        self._is_causal: list[bool] = []
+        self._samples: list[bool] = []
+        self._moves: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def move(self, src_slots: np.ndarray, dst_slots: np.ndarray) -> None:
+        """KV and feature rows to copy before the step; all sources are read before any write."""
+        self._moves.append((src_slots, dst_slots))
+
+    def add_chunk(self, table: PageTable, tokens: np.ndarray, start: int, *, sample: bool) -> None:
+        """Prompt tokens int32 at positions [start, start + len); sample: draw the token after the last one."""
+        self._add(table, np.asarray(tokens, np.int32), start)
+        self._parents.append(np.full(len(tokens), -1, np.int32))
+        self._is_causal.append(True)
+        self._samples.append(sample)
+
+    def add_tree(self, table: PageTable, tree: DraftTree, committed_len: int) -> None:
+        """Node i: position committed_len + depth(i), KV in the slot of position committed_len + i."""
+        self._add(table, tree.tokens, committed_len)
+        self._parents.append(tree.parents)
+        self._is_causal.append(False)
+        self._samples.append(True)
+
+    def build(self) -> StepPlan:
+        tokens, parents = _concat(self._tokens, np.int32), _concat(self._parents, np.int32)
+        row_counts = np.array([len(t) for t in self._tokens], np.int64)
+        q_indptr = _indptr(row_counts)
+        is_causal = np.array(self._is_causal, np.bool_)
+        base = np.array(self._base, np.int32)
+        causal_rows = np.repeat(is_causal, row_counts)
+        local = np.arange(len(tokens), dtype=np.int32) - np.repeat(q_indptr[:-1], row_counts)
+        links = derive_links(parents, q_indptr)
+        positions = np.repeat(base, row_counts) + np.where(causal_rows, local, links.depths)
+
+        samples = np.array(self._samples, np.bool_)
+        last_row = local == np.repeat(row_counts, row_counts) - 1
+        is_node = np.repeat(samples, row_counts) & (~causal_rows | last_row)
+        logit_rows = np.flatnonzero(is_node).astype(np.int32)
+        node_counts = np.where(is_causal, 1, row_counts)[samples]
+        return StepPlan(
+            tokens=tokens,
+            positions=positions.astype(np.int32),
+            slots=_concat(self._slots, np.int64),
+            attention=AttentionBatch(
+                q_indptr=q_indptr,
+                prefix_len=base,
+                local_len=row_counts.astype(np.int32),
+                page_indptr=_indptr(np.array([len(p) for p in self._page_ids], np.int64)),
+                page_ids=_concat(self._page_ids, np.int32),
+                is_causal=is_causal,
+                ancestors=np.where(causal_rows, np.uint64(0), links.ancestors),
+                page_size=self._page_size,
+                batch_invariant=self._batch_invariant,
+            ),
+            logit_rows=logit_rows,
+            trees=TreeBatch(
+                node_indptr=_indptr(node_counts),
+                tokens=tokens[logit_rows],
+                positions=positions[logit_rows].astype(np.int32),
+                first_child=links.first_child[logit_rows],
+                next_sibling=links.next_sibling[logit_rows],
+            ),
+            move_src=_concat([src for src, _ in self._moves], np.int64),
+            move_dst=_concat([dst for _, dst in self._moves], np.int64),
+        )
+
+    def _add(self, table: PageTable, tokens: np.ndarray, base: int) -> None:
+        stop = base + len(tokens)
+        self._tokens.append(tokens)
+        self._slots.append(table.slots(base, stop))
+        self._page_ids.append(table.page_ids[: pages_for(stop, self._page_size)])
+        self._base.append(base)
+
+
+def compaction(table: PageTable, committed_len: int, path: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Source and destination slots int64 that bring an accepted path to its positions.
+
+    path: local indices of the accepted nodes, root first. Node path[d] lies at position committed_len +
+    path[d] and belongs at committed_len + d; pairs that already agree are left out.
+    """
+    path = np.asarray(path, np.int64)
+    moved = np.flatnonzero(path != np.arange(len(path)))
+    slots = table.slots(committed_len, committed_len + int(path.max(initial=0)) + 1)
+    return slots[path[moved]], slots[moved]
+
+
+def _indptr(counts: np.ndarray) -> np.ndarray:
+    indptr = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=indptr[1:])
+    return indptr
+
+
+def _concat(parts: list[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)
