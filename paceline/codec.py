@@ -1,0 +1,208 @@
+"""Wire messages to value types and back. Everything that comes from a peer is checked here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from paceline.errors import InvalidInputError, UnsupportedFieldError, WireError
+from paceline.rounds import ExtendColumns, RawTensor, VerifyColumns
+from paceline.types import FinishReason, Rung, SamplingParams, SpeculationDecision, TreeShape
+from paceline.v1 import common_pb2, target_pb2, verify_pb2
+
+_DTYPES = {
+    common_pb2.DTYPE_FLOAT32: "float32",
+    common_pb2.DTYPE_FLOAT16: "float16",
+    common_pb2.DTYPE_BFLOAT16: "bfloat16",
+    common_pb2.DTYPE_INT32: "int32",
+    common_pb2.DTYPE_INT64: "int64",
+    common_pb2.DTYPE_UINT64: "uint64",
+}
+_DTYPE_CODES = {name: code for code, name in _DTYPES.items()}
+_FINISH_REASONS = {
+    common_pb2.FINISH_REASON_STOP: FinishReason.STOP,
+    common_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    common_pb2.FINISH_REASON_CANCELLED: FinishReason.CANCELLED,
+    common_pb2.FINISH_REASON_ERROR: FinishReason.ERROR,
+}
+_FINISH_CODES = {reason: code for code, reason in _FINISH_REASONS.items()}
+_RESERVED_SAMPLING = (
+    "stop",
+    "n",
+    "logit_bias",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logprobs",
+    "grammar",
+)
+
+
+def decode_tensor(message: common_pb2.Tensor) -> RawTensor:
+    """Raises WireError where dtype, shape and bytes disagree."""
+    dtype = _DTYPES.get(message.dtype)
+    if dtype is None:
+        raise WireError(f"a tensor has the unknown dtype {message.dtype}")
+    return RawTensor(dtype, tuple(message.shape), message.data)
+
+
+def encode_tensor(tensor: RawTensor) -> common_pb2.Tensor:
+    return common_pb2.Tensor(dtype=_DTYPE_CODES[tensor.dtype], shape=tensor.shape, data=tensor.data)
+
+
+def encode_array(array: np.ndarray) -> common_pb2.Tensor:
+    """A float32, int32, int64 or uint64 array."""
+    return encode_tensor(RawTensor(str(array.dtype), array.shape, np.ascontiguousarray(array).tobytes()))
+
+
+def decode_sampling_params(message: common_pb2.SamplingParams) -> SamplingParams:
+    """Raises UnsupportedFieldError for a reserved field, InvalidInputError for a value out of its range."""
+    refuse_reserved_fields(message, _RESERVED_SAMPLING)
+    given = {
+        name: getattr(message, name)
+        for name in ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
+        if message.HasField(name)
+    }
+    return SamplingParams(stop_token_ids=tuple(message.stop_token_ids), ignore_eos=message.ignore_eos, **given)
+
+
+def encode_sampling_params(params: SamplingParams) -> common_pb2.SamplingParams:
+    return common_pb2.SamplingParams(
+        max_tokens=params.max_tokens,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        seed=params.seed,
+        stop_token_ids=params.stop_token_ids,
+        ignore_eos=params.ignore_eos,
+    )
+
+
+def refuse_reserved_fields(message: object, names: Sequence[str]) -> None:
+    """Raises UnsupportedFieldError naming the first of the fields that is set."""
+    set_fields = {field.name for field, _ in message.ListFields()}  # type: ignore[attr-defined]
+    for name in names:
+        if name in set_fields:
+            raise UnsupportedFieldError(f"{name} is not supported yet; leave it unset")
+
+
+def decode_tree_shape(message: common_pb2.TreeShape) -> TreeShape:
+    """Raises InvalidInputError for numbers out of their range."""
+    return TreeShape(message.num_steps, message.eagle_topk, message.num_draft_tokens)
+
+
+def encode_tree_shape(shape: TreeShape) -> common_pb2.TreeShape:
+    return common_pb2.TreeShape(
+        num_steps=shape.num_steps, eagle_topk=shape.eagle_topk, num_draft_tokens=shape.num_draft_tokens
+    )
+
+
+def decode_decision(message: target_pb2.SpeculationDecision) -> SpeculationDecision:
+    """Raises InvalidInputError for a shape out of its range."""
+    ladder = tuple(
+        Rung(rung.max_running_requests, decode_tree_shape(rung.shape) if rung.HasField("shape") else None)
+        for rung in message.ladder
+    )
+    return SpeculationDecision(message.draft, ladder, message.reason)
+
+
+def encode_decision(decision: SpeculationDecision) -> target_pb2.SpeculationDecision:
+    ladder = [
+        target_pb2.SpeculationRung(
+            max_running_requests=rung.max_running_requests,
+            shape=None if rung.shape is None else encode_tree_shape(rung.shape),
+        )
+        for rung in decision.ladder
+    ]
+    return target_pb2.SpeculationDecision(draft=decision.draft, ladder=ladder, reason=decision.reason)
+
+
+def decode_finish_reason(code: int) -> FinishReason:
+    """Raises WireError for a code that is none."""
+    reason = _FINISH_REASONS.get(code)
+    if reason is None:
+        raise WireError(f"the unknown finish reason {code}")
+    return reason
+
+
+def encode_finish_reason(reason: FinishReason) -> int:
+    return _FINISH_CODES[reason]
+
+
+def decode_token_ids(ids: Sequence[int], vocab_size: int) -> np.ndarray:
+    """int32 [n]. Raises InvalidInputError for an id outside the vocabulary."""
+    tokens = np.fromiter(ids, np.int64, len(ids))
+    if tokens.size and int(tokens.max()) >= vocab_size:
+        raise InvalidInputError(f"token id {int(tokens.max())} is outside the vocabulary of {vocab_size}")
+    return tokens.astype(np.int32)
+
+
+def decode_extend(message: verify_pb2.ExtendInput) -> ExtendColumns:
+    """Raises WireError where columns, rows and tensor disagree."""
+    return ExtendColumns(
+        session=_column(message.session, np.uint64),
+        round=_column(message.round, np.int64),
+        base_committed_len=_column(message.base_committed_len, np.int64),
+        num_tokens=_column(message.num_tokens_per_req, np.int64),
+        propose=_column(message.num_tokens_for_logprob_per_req, np.int64) > 0,
+        num_steps=_column(message.num_steps, np.int64),
+        eagle_topk=_column(message.eagle_topk, np.int64),
+        num_draft_tokens=_column(message.num_draft_tokens, np.int64),
+        verified_id=_tokens(message.verified_id),
+        hidden_states=decode_tensor(message.hidden_states),
+    )
+
+
+def encode_extend(columns: ExtendColumns, incarnation: int) -> verify_pb2.ExtendInput:
+    return verify_pb2.ExtendInput(
+        incarnation=incarnation,
+        session=columns.session.tolist(),
+        round=columns.round.tolist(),
+        base_committed_len=columns.base_committed_len.tolist(),
+        verified_id=columns.verified_id.tolist(),
+        accept_length=np.maximum(columns.num_tokens - 1, 0).tolist(),
+        hidden_states=encode_tensor(columns.hidden_states),
+        num_tokens_per_req=columns.num_tokens.tolist(),
+        num_tokens_for_logprob_per_req=columns.propose.astype(np.int64).tolist(),
+        num_steps=columns.num_steps.tolist(),
+        eagle_topk=columns.eagle_topk.tolist(),
+        num_draft_tokens=columns.num_draft_tokens.tolist(),
+    )
+
+
+def decode_verify(message: verify_pb2.VerifyInput) -> VerifyColumns:
+    """Raises WireError where the columns disagree. The trees themselves are checked by ``trees()``."""
+    return VerifyColumns(
+        session=_column(message.session, np.uint64),
+        round=_column(message.round, np.int64),
+        base_committed_len=_column(message.base_committed_len, np.int64),
+        num_tokens=_column(message.num_tokens_per_req, np.int64),
+        draft_token=_tokens(message.draft_token),
+        parents=_column(message.parents, np.int32),
+    )
+
+
+def encode_verify(columns: VerifyColumns, incarnation: int) -> verify_pb2.VerifyInput:
+    return verify_pb2.VerifyInput(
+        incarnation=incarnation,
+        session=columns.session.tolist(),
+        round=columns.round.tolist(),
+        base_committed_len=columns.base_committed_len.tolist(),
+        num_tokens_per_req=columns.num_tokens.tolist(),
+        draft_token=columns.draft_token.tolist(),
+        parents=columns.parents.tolist(),
+    )
+
+
+def _column(values: Sequence[int], dtype: type) -> np.ndarray:
+    return np.fromiter(values, dtype, len(values))
+
+
+def _tokens(values: Sequence[int]) -> np.ndarray:
+    """int32; a value of 2**31 or more is no token id."""
+    tokens = np.fromiter(values, np.int64, len(values))
+    if tokens.size and int(tokens.max()) >= 2**31:
+        raise WireError(f"{int(tokens.max())} is no token id")
+    return tokens.astype(np.int32)

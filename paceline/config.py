@@ -1,0 +1,117 @@
+"""One frozen dataclass a service is its configuration: flags, defaults, help and checks in one place."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar
+
+from paceline.errors import ConfigError, PacelineError
+
+ConfigT = TypeVar("ConfigT")
+
+
+def flag(default: Any = dataclasses.MISSING, *, help: str, choices: Sequence[str] = ()) -> Any:
+    """A dataclass field that is a command-line flag: field_name becomes --field-name.
+
+    Types: str, int, float, bool (--x / --no-x), and tuple[str, ...] (comma-separated), each also "| None".
+    """
+    metadata = {"help": help, "choices": tuple(choices)}
+    if default is dataclasses.MISSING:
+        return dataclasses.field(metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def parse_flags(cls: type[ConfigT], argv: Sequence[str], *, prog: str) -> ConfigT:
+    """Parses argv into cls. Raises ConfigError for an unknown flag or a bad value; --help prints and exits 0."""
+    parser = build_parser(cls, prog=prog)
+    values = vars(parser.parse_args(list(argv)))
+    return cls(**values)
+
+
+def build_parser(cls: type[Any], *, prog: str) -> argparse.ArgumentParser:
+    """The parser of a configuration class, for parse_flags and for programs that add to it."""
+    description = (cls.__doc__ or "").strip().splitlines()[0]
+    parser = _Parser(prog=prog, description=description, allow_abbrev=False)
+    add_flags(parser, cls)
+    return parser
+
+
+def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
+    """Adds the class's flags to a parser."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        if "help" not in field.metadata:
+            continue
+        name = "--" + field.name.replace("_", "-")
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        options: dict[str, Any] = {"dest": field.name, "required": required}
+        if not required:
+            options["default"] = field.default
+        shown = "" if required or field.default in (None, "", ()) else f" (default: {_show(field.default)})"
+        options["help"] = (field.metadata["help"] + shown).replace("%", "%%")
+        kind = _plain_type(hints[field.name])
+        if kind is bool:
+            options["action"] = argparse.BooleanOptionalAction
+        elif typing.get_origin(kind) is tuple:
+            options["type"] = _comma_separated
+        else:
+            options["type"] = kind
+            if field.metadata["choices"]:
+                options["choices"] = field.metadata["choices"]
+        parser.add_argument(name, **options)
+
+
+def to_argv(config: Any) -> list[str]:
+    """The flags that give this configuration again: what a launcher passes to a service's process."""
+    argv = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if "help" not in field.metadata or value is None or value == field.default:
+            continue
+        name = field.name.replace("_", "-")
+        if isinstance(value, bool):
+            argv.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            argv.append(f"--{name}={_show(value)}")
+    return argv
+
+
+def describe(config: Any) -> str:
+    """The resolved configuration on one line, for the log."""
+    return " ".join(f"{field.name}={_show(getattr(config, field.name))}" for field in dataclasses.fields(config))
+
+
+def require(ok: bool, flag_name: str, value: object, allowed: str) -> None:
+    """Raises ConfigError naming the flag, its value and what is allowed."""
+    if not ok:
+        raise ConfigError(f"--{flag_name.replace('_', '-')} is {value}; it must be {allowed}")
+
+
+def exit_with(error: PacelineError, *, prog: str) -> NoReturn:
+    """Ends the program with the error's message on stderr and its exit code."""
+    print(f"{prog}: {error}", file=sys.stderr)
+    raise SystemExit(error.exit_code)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def _plain_type(hint: Any) -> Any:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return next(part for part in typing.get_args(hint) if part is not type(None))
+    return hint
+
+
+def _comma_separated(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _show(value: Any) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)

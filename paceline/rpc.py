@@ -1,0 +1,96 @@
+"""gRPC servers and channels with the options, health, reflection and drain that all services share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Sequence
+
+import grpc
+from grpc_channelz.v1 import channelz
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from paceline.errors import ConfigError
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+_SHARED_OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # A hung peer: keepalive_timeout alone held a call for 60 s, ping_timeout dropped it within a second.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+_SERVER_OPTIONS = [
+    *_SHARED_OPTIONS,
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),
+]
+_CHANNEL_OPTIONS = [
+    *_SHARED_OPTIONS,
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 2_000),
+]
+
+
+def open_channel(address: str) -> grpc.aio.Channel:
+    """A plaintext channel to host:port; connects when first used and again after a loss."""
+    return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+
+class RpcServer:
+    """One service on one port, with health under "", its full name, "liveness" and "readiness".
+
+    Not ready until ``set_ready(True)``; alive from ``start`` on.
+    """
+
+    def __init__(self, service_name: str) -> None:
+        self.server = grpc.aio.server(options=_SERVER_OPTIONS)
+        self._health = health.aio.HealthServicer()
+        self._ready_names = ("", service_name, "readiness")
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        channelz.add_channelz_servicer(self.server)
+        names = (service_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self.server)
+
+    async def start(self, host: str, port: int) -> int:
+        """Binds and starts; returns the port (a free one for port 0). Raises ConfigError where it is taken."""
+        address = f"{host}:{port}"
+        try:
+            bound = self.server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise ConfigError(f"cannot listen on {address}: it is taken or not ours; choose another --port") from error
+        await self.server.start()
+        await self._health.set("liveness", health_pb2.HealthCheckResponse.SERVING)
+        await self.set_ready(False)
+        return bound
+
+    async def set_ready(self, ready: bool) -> None:
+        status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in self._ready_names:
+            await self._health.set(name, status)
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuses new calls, gives running ones grace_s seconds, then ends them."""
+        await self._health.enter_graceful_shutdown()
+        await self.server.stop(grace_s)
+
+
+@contextlib.asynccontextmanager
+async def termination_event(signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> AsyncIterator[asyncio.Event]:
+    """An event that SIGTERM or SIGINT sets, on the running loop."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    for number in signals:
+        loop.add_signal_handler(number, event.set)
+    try:
+        yield event
+    finally:
+        for number in signals:
+            loop.remove_signal_handler(number)
