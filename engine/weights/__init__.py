@@ -1,0 +1,32 @@
+"""Weights of a model path, one file a format."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import closing
+from pathlib import Path
+
+from engine.weights.files import ModelFiles, find_model_files
+from engine.weights.gguf_file import GgufSource
+from engine.weights.safetensors_files import SafetensorsSource
+from engine.weights.source import WeightSource
+
+__all__ = ["GgufSource", "ModelFiles", "WeightSource", "find_model_files", "fingerprint", "open_weights"]
+
+
+def open_weights(path: Path) -> WeightSource:
+    """The tensors of a model folder or a .gguf file. Raises ModelLoadError."""
+    files = find_model_files(path)
+    return GgufSource(files.gguf) if files.gguf is not None else SafetensorsSource(files.safetensors)
+
+
+def fingerprint(path: Path) -> str:
+    """Identity of the weights at a model path, 32 hex digits: names, shapes, types and sampled bytes of all tensors.
+
+    The same weights give the same value however they are sharded. It reads a few hundred bytes a tensor.
+    """
+    digest = hashlib.sha256()
+    with closing(open_weights(path)) as source:
+        for name in source.names():
+            digest.update(source.sample(name))
+    return digest.hexdigest()[:32]
