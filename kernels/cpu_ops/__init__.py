@@ -1,0 +1,1 @@
+"""The backend for the CPU: C kernels where the extension was built, torch (the reference) for the rest."""
