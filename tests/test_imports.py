@@ -1,0 +1,70 @@
+"""The import table of the design: which room may import which, read from the source."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+MAY_IMPORT = {
+    "paceline": set(),
+    "kernels": set(),
+    "engine": {"kernels", "paceline"},
+    "draft_service": {"engine", "kernels", "paceline"},
+    "target_service": {"engine", "kernels", "paceline"},
+    "router": {"paceline"},
+    "client": {"paceline"},
+    "bench": {"client", "kernels", "paceline"},  # kernels: each tuning constant of one has a command here
+}
+TORCHLESS = ("paceline", "router", "client")
+GENERATED_BELONGS_IN = ("codec", "servicer", "link")  # in the file's name; the client may use it anywhere
+
+
+def imports(path: Path) -> set[str]:
+    """Full names that a file imports, at any depth; a name taken from a module counts as the module's child."""
+    nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            here = path.relative_to(ROOT).with_suffix("").parts
+            base = ".".join(here[: -node.level]) + "." if node.level else ""
+            names |= {f"{base}{node.module or ''}.{alias.name}" for alias in node.names}
+    return names
+
+
+def sources(room: str) -> list[Path]:
+    return [path for path in sorted((ROOT / room).rglob("*.py")) if not path.is_relative_to(ROOT / "paceline/v1")]
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_only_the_rooms_it_may(room: str) -> None:
+    for path in sources(room):
+        allowed = MAY_IMPORT[room] | {room} | ({"engine"} if path.match("bench/inflat*.py") else set())
+        wrong = {name for name in imports(path) if name.partition(".")[0] in MAY_IMPORT.keys() - allowed}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_torch_and_transformers_stay_out_of_rooms_that_do_without(room: str) -> None:
+    forbidden = {"transformers"} | ({"torch", "triton", "safetensors", "gguf"} if room in TORCHLESS else set())
+    for path in sources(room):
+        wrong = {name for name in imports(path) if name.partition(".")[0] in forbidden}
+        assert not wrong, f"{path.relative_to(ROOT)} imports {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT.keys() - {"client"})
+def test_generated_names_stay_in_codecs_servicers_and_links(room: str) -> None:
+    for path in sources(room):
+        wrong = {name for name in imports(path) if name.startswith("paceline.v1.")}
+        assert not wrong or any(word in path.stem for word in GENERATED_BELONGS_IN), (
+            f"{path.relative_to(ROOT)}: {wrong}"
+        )
+
+
+def test_every_package_is_listed_for_the_install() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    present = {path.parent.relative_to(ROOT) for room in MAY_IMPORT for path in (ROOT / room).rglob("__init__.py")}
+    assert project["tool"]["setuptools"]["packages"] == sorted(".".join(folder.parts) for folder in present)
