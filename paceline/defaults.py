@@ -1,9 +1,10 @@
-"""Where the embedded default model and its draft head lie in this checkout."""
+"""Where the default model and its head lie: in models/ at the repository's root."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_MODELS = Path(__file__).resolve().parent.parent / "models"
-DEFAULT_MODEL_PATH = _MODELS / "smollm2-135m"
-DEFAULT_HEAD_PATH = _MODELS / "smollm2-135m-eagle3"
+_ROOT = Path(__file__).resolve().parent.parent
+
+DEFAULT_MODEL_PATH = str(_ROOT / "models" / "smollm2-135m")
+DEFAULT_HEAD_PATH = str(_ROOT / "models" / "smollm2-135m-eagle3")
