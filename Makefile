@@ -8,7 +8,7 @@ MODEL_FILE ?=
 
 BIN := .venv/bin
 STAMP := .venv/setup.stamp
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
@@ -20,7 +20,7 @@ help: ## show this list
 
 setup: $(STAMP) model ## create .venv, install everything, fetch the default model
 
-$(STAMP): pyproject.toml $(wildcard setup.py kernels/cpu_ops/*.c kernels/cpu_ops/*.cpp kernels/cpu_ops/*.h)
+$(STAMP): pyproject.toml $(wildcard kernels/cpu_ops/csrc/*)
 	@test -n "$(PYTHON)" || { echo "no python3 found: install Python 3.11 or later" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "$(PYTHON) is older than Python 3.11: install a newer one or name it, PYTHON=..." >&2; exit 1; }

@@ -69,7 +69,7 @@ def _generator_venv(path: Path) -> Path:
     wanted = "\n".join(GENERATORS)
     if not stamp.exists() or stamp.read_text() != wanted:
         venv.create(path, clear=True, with_pip=True)
-        command = [str(bin_dir / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        command = [str(bin_dir / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
         subprocess.run([*command, *GENERATORS], check=True)
         stamp.write_text(wanted)
     return bin_dir
