@@ -123,7 +123,7 @@ def test_an_empty_step_can_be_built_and_packed():
 
 
 def test_an_array_that_is_cut_off_does_not_unpack():
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="zip"):
         StepPlan.unpack(mixed_plan().pack()[:12])
 
 

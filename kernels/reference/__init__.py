@@ -1,0 +1,1 @@
+"""The reference backend: plain torch on any device, the oracle for all others."""

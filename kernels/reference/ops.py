@@ -1,0 +1,69 @@
+"""ReferenceOps: every op of the contract in plain torch, and the base of backends that override some."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.ops import AttentionBatch, AttentionPlan, SamplingBatch, TreeBatch, WalkResult
+from kernels.reference import philox, select
+from kernels.reference.attention import ReferencePlan
+from kernels.reference.walk import sample_and_walk
+
+
+class ReferenceOps:
+    """Fulfils ``kernels.ops.Ops`` on one torch device."""
+
+    name = "reference"
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+
+    def prepare_weight(self, weight: Tensor) -> Tensor:
+        return weight.to(self.device).contiguous()
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return functional.linear(x, weight, bias)
+
+    def embed(self, ids: Tensor, table: Tensor) -> Tensor:
+        return table.index_select(0, ids)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
+        return (wide * scale).to(x.dtype).mul_(weight)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return self.rms_norm(residual.add_(x), weight, eps)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return functional.silu(gate).mul_(up)
+
+    def rope(self, q: Tensor, k: Tensor, cos_sin: Tensor) -> None:
+        cos, sin = cos_sin.unsqueeze(1).chunk(2, dim=-1)
+        for x in (q, k):
+            low, high = x.float().chunk(2, dim=-1)
+            x.copy_(torch.cat((low * cos - high * sin, high * cos + low * sin), dim=-1))
+
+    def append_kv(self, k: Tensor, v: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
+        k_cache.index_copy_(0, slots, k)
+        v_cache.index_copy_(0, slots, v)
+
+    def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
+        return ReferencePlan(batch, self.device)
+
+    def move_rows(self, pools: list[Tensor], src: Tensor, dst: Tensor) -> None:
+        for pool in pools:
+            pool.index_copy_(0, dst, pool.index_select(0, src))
+
+    def sample_and_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> WalkResult:
+        return sample_and_walk(self, logits, trees, sampling)
+
+    def gumbel(self, seeds: np.ndarray, positions: np.ndarray, ids: Tensor) -> Tensor:
+        return torch.from_numpy(philox.gumbel(seeds, positions, ids.cpu().numpy())).to(self.device)
+
+    def top_k(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        return select.top_k(scores, k)
