@@ -44,6 +44,11 @@ def open_channel(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
 
 
+def open_blocking_channel(address: str) -> grpc.Channel:
+    """The same for programs without an event loop."""
+    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+
+
 class RpcServer:
     """One service on one port, with health under "", its full name, "liveness" and "readiness".
 

@@ -1,0 +1,23 @@
+"""Python client of Paceline, sync and async, and the ``paceline`` command. Imports ``paceline`` only, never torch."""
+
+from client.aio import AsyncGeneration, AsyncPacelineClient
+from client.client import Generation, PacelineClient
+from client.completion import Completion, Delta, SpeculationStats
+from client.errors import DeadlineError, RequestCancelledError, ServiceFailureError
+from client.request import GenerateOptions, Message, Sampling
+
+__all__ = [
+    "AsyncGeneration",
+    "AsyncPacelineClient",
+    "Completion",
+    "DeadlineError",
+    "Delta",
+    "GenerateOptions",
+    "Generation",
+    "Message",
+    "PacelineClient",
+    "RequestCancelledError",
+    "Sampling",
+    "ServiceFailureError",
+    "SpeculationStats",
+]
