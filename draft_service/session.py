@@ -1,0 +1,149 @@
+"""One session: the rows that are held, those that wait, and the newest round's ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from draft_service.replies import SessionCode, SessionReply
+from draft_service.rows import RowQueue, Rows
+from engine.pages import PageTable
+from paceline.tree import DraftTree
+from paceline.types import SamplingParams, TreeShape
+
+
+class SessionKey(NamedTuple):
+    """Session numbers are unique within one incarnation of a target."""
+
+    target: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One session's part of an ExtendInput: rows from base_len on, then a tree if there is a shape."""
+
+    round: int
+    base_len: int
+    rows: Rows  # none: a tree at base_len
+    shape: TreeShape | None
+    arrived_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one step does for one session. shape: the tree that the session's ask wants once the rows are in."""
+
+    base_len: int
+    rows: Rows
+    tickets: tuple[int, ...]
+    shape: TreeShape | None
+
+
+class Session:
+    """Positions [0, committed_len) are in the draft KV, [committed_len, arrived_len) wait in the queue.
+
+    Owns its page table, which holds max_len tokens and a tree's scratch. At most one ask is open, the newest;
+    an ask for rows past arrived_len is parked until bulk rows close the gap.
+    """
+
+    def __init__(self, key: SessionKey, *, stream: int, max_len: int, sampling: SamplingParams, table: PageTable) -> None:
+        self.key = key
+        self.stream = stream  # the round stream that opened it: its end frees the session
+        self.max_len = max_len
+        self.sampling = sampling
+        self.table = table
+        self.committed_len = 0
+        self.queue = RowQueue()
+        self.ask: Ask | None = None
+        self._parked: Ask | None = None
+        self._newest_round = -1
+        self._answer: SessionReply | None = None  # to the newest round, given again when that is repeated
+        self._last_row: Rows | None = None  # of position committed_len - 1: what a tree without new rows starts from
+
+    @property
+    def arrived_len(self) -> int:
+        return self.committed_len + self.queue.num_rows
+
+    @property
+    def has_work(self) -> bool:
+        return self.ask is not None or self.queue.num_rows > 0
+
+    @property
+    def num_rows_to_run(self) -> int:
+        """Rows before the open ask is served, the repeated last row included; or those that wait without an ask."""
+        return max(self.queue.num_rows, 1)
+
+    def extend(self, ask: Ask) -> SessionReply | None:
+        """Takes a round in, or answers it at once; None: the answer comes when its rows are in the KV.
+
+        The rows fit into max_len. A round that was answered gets the same answer again, and one whose answer is on
+        its way gets that one only.
+        """
+        if ask.round <= self._newest_round:
+            return self._repeat(ask)
+        if ask.base_len == self.arrived_len:
+            return self._accept(ask)
+        self._parked = ask if ask.base_len > self.arrived_len else None
+        return self.reply(SessionCode.LENGTH_DIFFERS, ask.round)
+
+    def sync(self, base_len: int, rows: Rows, ticket: int) -> bool:
+        """Takes bulk rows in; False where base_len is not what has arrived. The rows fit into max_len."""
+        if base_len != self.arrived_len:
+            return False
+        self.queue.put(rows, ticket=ticket)
+        return True
+
+    def unpark(self) -> SessionReply | None:
+        """Takes in the parked ask once its rows have arrived; the answer where it can no longer be served."""
+        ask = self._parked
+        if ask is None or ask.base_len > self.arrived_len:
+            return None
+        self._parked = None
+        if ask.base_len == self.arrived_len:
+            return self._accept(ask)
+        return self.reply(SessionCode.LENGTH_DIFFERS, ask.round)
+
+    def take(self, max_rows: int) -> Work:
+        """The next rows to run, at least one and at most max_rows."""
+        num_rows = min(self.queue.num_rows, max_rows)
+        served = num_rows == self.queue.num_rows and self.ask is not None
+        shape = self.ask.shape if served and self.ask is not None else None
+        if num_rows == 0:
+            assert self._last_row is not None, "an ask without rows came before any row"
+            return Work(self.committed_len - 1, self._last_row, (), shape)
+        taken = self.queue.take(num_rows)
+        return Work(self.committed_len, taken.rows, taken.tickets, shape)
+
+    def commit(self, work: Work, tree: DraftTree | None) -> SessionReply | None:
+        """The work is in the KV; the answer to the ask if that was the last of its rows."""
+        self.committed_len = work.base_len + len(work.rows)
+        self._last_row = work.rows[-1:].copy()
+        if self.queue.num_rows or self.ask is None:
+            return None
+        self._answer = SessionReply(self.key.session, SessionCode.OK, self.committed_len, self.ask.round, tree)
+        self.ask = None
+        return self._answer
+
+    def reply(self, code: SessionCode, round_: int) -> SessionReply:
+        """An answer without a tree, with the rows that have arrived."""
+        return SessionReply(self.key.session, code, self.arrived_len, round_)
+
+    def _accept(self, ask: Ask) -> SessionReply | None:
+        self._newest_round = ask.round
+        self._parked = None
+        if len(ask.rows):
+            self.queue.put(ask.rows)
+        elif self.arrived_len == 0 or (ask.shape is None and self.queue.num_rows == 0):
+            self.ask = None
+            self._answer = self.reply(SessionCode.OK, ask.round)
+            return self._answer
+        self.ask = ask
+        return None
+
+    def _repeat(self, ask: Ask) -> SessionReply | None:
+        if ask.round < self._newest_round:
+            stop = ask.base_len + len(ask.rows)
+            known = stop <= self.arrived_len
+            return self.reply(SessionCode.OK if known else SessionCode.LENGTH_DIFFERS, ask.round)
+        return None if self.ask is not None else self._answer
