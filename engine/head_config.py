@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config_fields import Fields, read_fields
-from engine.model_config import check_heads, refuse_variants
+from engine.model_config import ModelConfig, check_heads, refuse_variants
 from engine.rope_config import RopeConfig, rope_from_fields
 from paceline.errors import ModelLoadError
 
@@ -52,6 +52,14 @@ class HeadConfig:
             )
         first, second, third = layers
         return first, second, third
+
+    def check_target(self, target: ModelConfig, origin: str) -> None:
+        """Raises ModelLoadError where the target's hidden size is not the one that the head was made for."""
+        if self.target_hidden_size != target.hidden_size:
+            raise ModelLoadError(
+                f"the head {origin} is for a target of hidden size {self.target_hidden_size}; this target has "
+                f"{target.hidden_size}: pass the head that was trained for it"
+            )
 
 
 def load_head_config(path: Path) -> HeadConfig:

@@ -11,7 +11,15 @@ from engine.weights.gguf_file import GgufSource
 from engine.weights.safetensors_files import SafetensorsSource
 from engine.weights.source import WeightSource
 
-__all__ = ["GgufSource", "ModelFiles", "WeightSource", "find_model_files", "fingerprint", "open_weights"]
+__all__ = [
+    "GgufSource",
+    "ModelFiles",
+    "WeightSource",
+    "find_model_files",
+    "fingerprint",
+    "fingerprint_of",
+    "open_weights",
+]
 
 
 def open_weights(path: Path) -> WeightSource:
@@ -21,12 +29,17 @@ def open_weights(path: Path) -> WeightSource:
 
 
 def fingerprint(path: Path) -> str:
-    """Identity of the weights at a model path, 32 hex digits: names, shapes, types and sampled bytes of all tensors.
+    """``fingerprint_of`` the weights at a model path."""
+    with closing(open_weights(path)) as source:
+        return fingerprint_of(source)
+
+
+def fingerprint_of(source: WeightSource) -> str:
+    """Identity of weights, 32 hex digits: names, shapes, types and sampled bytes of all tensors.
 
     The same weights give the same value however they are sharded. It reads a few hundred bytes a tensor.
     """
     digest = hashlib.sha256()
-    with closing(open_weights(path)) as source:
-        for name in source.names():
-            digest.update(source.sample(name))
+    for sample in sorted(source.sample(name) for name in source.names()):
+        digest.update(sample)
     return digest.hexdigest()[:32]

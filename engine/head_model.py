@@ -1,0 +1,136 @@
+"""HeadModel: the EAGLE-3 head's one layer, from (token, feature) rows to draft logits."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from engine.config import HeadConfig, ModelConfig, load_head_config, load_model_config
+from engine.features import feature_id
+from engine.head_vocabulary import HeadVocabulary, load_vocabulary
+from engine.head_weights import LAYER, open_head_weights
+from engine.layers import Attention, LayerShape, Mlp, RowContext
+from engine.pool import HeadCache
+from engine.rope import cos_sin_table
+from engine.tp import TpGroup
+from engine.weights import fingerprint_of, open_weights
+from engine.weights.loader import WeightLoader
+from kernels.ops import AttentionPlan, Ops
+
+
+class HeadModel:
+    """Row j pairs the feature of target position j with the token at j + 1, at RoPE position j.
+
+    feature_id: which features it takes; fingerprint: which weights it has.
+    """
+
+    def __init__(
+        self, config: HeadConfig, target: ModelConfig, *, loader: WeightLoader, vocabulary: HeadVocabulary, ops: Ops
+    ) -> None:
+        source = loader.source
+        shape = LayerShape(
+            input_size=2 * config.hidden_size,
+            hidden_size=config.hidden_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+            intermediate_size=config.intermediate_size,
+            eps=config.rms_norm_eps,
+            qkv_bias=source.has(f"{LAYER}self_attn.q_proj.bias"),
+            output_bias=source.has(f"{LAYER}self_attn.o_proj.bias"),
+            qk_norm=source.has(f"{LAYER}self_attn.q_norm.weight"),
+        )
+        hidden = (config.hidden_size,)
+        self.config = config
+        self.fingerprint = fingerprint_of(source)
+        self.feature_id = feature_id(source, config.aux_layers(target.num_layers))
+        self._attention = Attention(loader, f"{LAYER}self_attn.", shape=shape, ops=ops)
+        self._mlp = Mlp(loader, f"{LAYER}mlp.", shape=shape, ops=ops)
+        self._token_norm = loader.replicated(f"{LAYER}input_layernorm.weight", hidden)
+        self._feature_norm = loader.replicated(f"{LAYER}hidden_norm.weight", hidden)
+        self._post_norm = loader.replicated(f"{LAYER}post_attention_layernorm.weight", hidden)
+        self._norm = loader.replicated("norm.weight", hidden)
+        self._cos_sin = cos_sin_table(
+            config.rope,
+            head_dim=config.head_dim,
+            max_position=target.max_position_embeddings,
+            device=loader.device,
+        )
+        self.weight_bytes = loader.num_bytes
+        self._vocabulary = vocabulary
+        self._lm_head = ops.prepare_weight(vocabulary.lm_head)
+        self._eps = config.rms_norm_eps
+        self._dtype = loader.dtype
+        self._device = loader.device
+        self._ops = ops
+
+    @classmethod
+    def load(cls, head_path: Path, model_path: Path, *, dtype: torch.dtype, ops: Ops, device: torch.device) -> Self:
+        """model_path: the target, whose embedding (and output matrix, where the head has none) the head shares.
+
+        Raises ModelLoadError for a damaged head, one of another target, or one without d2t where it needs it.
+        """
+        config, target = load_head_config(head_path), load_model_config(model_path)
+        config.check_target(target, str(head_path))
+        tp = TpGroup()
+        with closing(open_head_weights(head_path, config)) as head, closing(open_weights(model_path)) as whole:
+            loader = WeightLoader(head, dtype=dtype, device=device, tp=tp)
+            target_loader = WeightLoader(whole, dtype=dtype, device=device, tp=tp)
+            vocabulary = load_vocabulary(config, target, loader=loader, target_loader=target_loader)
+            model = cls(config, target, loader=loader, vocabulary=vocabulary, ops=ops)
+        model.weight_bytes += target_loader.num_bytes
+        return model
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        return 2 * self.config.num_kv_heads * self.config.head_dim * self._dtype.itemsize
+
+    def make_cache(self, num_pages: int, page_size: int) -> HeadCache:
+        """A pool of num_pages pages, zeroed."""
+        shape = (num_pages * page_size, self.config.num_kv_heads, self.config.head_dim)
+        k, v = (torch.zeros(shape, dtype=self._dtype, device=self._device) for _ in range(2))
+        return HeadCache(k, v, num_pages, page_size)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        tokens: Tensor,
+        hidden: Tensor,
+        positions: Tensor,
+        slots: Tensor,
+        attention: AttentionPlan,
+        cache: HeadCache,
+    ) -> Tensor:
+        """One forward of all rows. MUTATES the cache at their slots.
+
+        tokens, positions, slots: [rows] int64; hidden: [rows, H], features of the target or the result of the
+        forward before. Returns [rows, H]: what ``logits`` and the next forward take, that is the hidden state
+        before the final norm, or after it where the head has norm_output.
+        """
+        ops, eps = self._ops, self._eps
+        rows = RowContext(self._cos_sin.index_select(0, positions), slots, attention)
+        token_part = ops.rms_norm(ops.embed(tokens, self._vocabulary.embedding), self._token_norm, eps)
+        hidden = hidden.to(self._dtype)
+        normed = ops.rms_norm(hidden, self._feature_norm, eps)
+        x = torch.cat([token_part, normed], dim=-1)
+        residual = normed if self.config.norm_before_residual else hidden.clone()
+        x = self._attention.forward(x, rows, cache.k, cache.v)
+        x = ops.add_rms_norm(x, residual, self._post_norm, eps)
+        residual += self._mlp.forward(x)
+        return ops.rms_norm(residual, self._norm, eps) if self.config.norm_output else residual
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden: [rows, H] from ``forward`` -> [rows, draft vocabulary] fp32."""
+        if not self.config.norm_output:
+            hidden = self._ops.rms_norm(hidden, self._norm, self._eps)
+        return self._ops.linear(hidden, self._lm_head).float()
+
+    @torch.inference_mode()
+    def target_ids(self, draft_ids: Tensor) -> Tensor:
+        """int64, any shape -> the target's ids, the same shape."""
+        return self._vocabulary.target_ids[draft_ids]

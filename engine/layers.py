@@ -1,0 +1,110 @@
+"""Attention and MLP of one layer, over fused and sharded weights; target and head share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.weights.loader import WeightLoader
+from kernels.ops import AttentionPlan, Ops
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Whole sizes, before the ranks share them."""
+
+    input_size: int  # of q, k and v: the hidden size, or twice that in a head
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    eps: float
+    qkv_bias: bool
+    output_bias: bool
+    qk_norm: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RowContext:
+    """What all layers of a step need to know of its rows."""
+
+    cos_sin: Tensor  # [rows, head_dim] fp32
+    slots: Tensor  # [rows] int64
+    attention: AttentionPlan
+
+
+class Attention:
+    """Grouped-query attention with rotary positions; optional biases and per-head norms of q and k."""
+
+    def __init__(self, loader: WeightLoader, prefix: str, *, shape: LayerShape, ops: Ops) -> None:
+        """prefix: the weights' names up to and including "self_attn."."""
+        size, dim = loader.tp.size, shape.head_dim
+        parts = [
+            ("q_proj", shape.num_heads * dim),
+            ("k_proj", shape.num_kv_heads * dim),
+            ("v_proj", shape.num_kv_heads * dim),
+        ]
+        weights = [(f"{prefix}{name}.weight", rows) for name, rows in parts]
+        biases = [(f"{prefix}{name}.bias", rows) for name, rows in parts]
+        q_size = shape.num_heads * dim
+        self._qkv = ops.prepare_weight(loader.rows(weights, shape.input_size))
+        self._qkv_bias = loader.rows(biases) if shape.qkv_bias else None
+        self._output = ops.prepare_weight(loader.columns(f"{prefix}o_proj.weight", shape.hidden_size, q_size))
+        # Each rank's product is summed over the ranks, so that one rank alone adds the bias.
+        has_bias = shape.output_bias and loader.tp.rank == 0
+        self._output_bias = loader.replicated(f"{prefix}o_proj.bias", (shape.hidden_size,)) if has_bias else None
+        self._q_norm = loader.replicated(f"{prefix}q_norm.weight", (dim,)) if shape.qk_norm else None
+        self._k_norm = loader.replicated(f"{prefix}k_norm.weight", (dim,)) if shape.qk_norm else None
+        self._num_heads = shape.num_heads // size
+        self._num_kv_heads = shape.num_kv_heads // size
+        self._head_dim = dim
+        self._eps = shape.eps
+        self._ops = ops
+        self._tp = loader.tp
+
+    def forward(self, x: Tensor, rows: RowContext, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+        """x: [rows, input_size] -> [rows, hidden_size]. MUTATES the caches at the rows' slots."""
+        ops = self._ops
+        num_rows = x.shape[0]
+        qkv = ops.linear(x, self._qkv, self._qkv_bias).view(num_rows, -1, self._head_dim)
+        q, k, v = qkv.split([self._num_heads, self._num_kv_heads, self._num_kv_heads], dim=1)
+        if self._q_norm is not None and self._k_norm is not None:
+            q = ops.rms_norm(q, self._q_norm, self._eps)
+            k = ops.rms_norm(k, self._k_norm, self._eps)
+        ops.rope(q, k, rows.cos_sin)
+        ops.append_kv(k, v, rows.slots, k_cache, v_cache)
+        mixed = rows.attention.run(q, k_cache, v_cache)
+        return self._tp.all_reduce(ops.linear(mixed.flatten(1), self._output, self._output_bias))
+
+
+class Mlp:
+    """down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, loader: WeightLoader, prefix: str, *, shape: LayerShape, ops: Ops) -> None:
+        """prefix: the weights' names up to and including "mlp."."""
+        hidden, inner = shape.hidden_size, shape.intermediate_size
+        parts = [(f"{prefix}gate_proj.weight", inner), (f"{prefix}up_proj.weight", inner)]
+        self._gate_up = ops.prepare_weight(loader.rows(parts, hidden))
+        self._down = ops.prepare_weight(loader.columns(f"{prefix}down_proj.weight", hidden, inner))
+        self._ops = ops
+        self._tp = loader.tp
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [rows, hidden_size] -> [rows, hidden_size]."""
+        ops = self._ops
+        inner = ops.silu_mul(ops.linear(x, self._gate_up))
+        return self._tp.all_reduce(ops.linear(inner, self._down))
+
+
+class DecoderLayer:
+    """A target's layer. The residual stream is passed apart from what the last layer adds to it."""
+
+    def __init__(self, loader: WeightLoader, prefix: str, *, shape: LayerShape, ops: Ops) -> None:
+        """prefix: the weights' names up to and including the layer's number and a dot."""
+        hidden = (shape.hidden_size,)
+        self.input_norm = loader.replicated(f"{prefix}input_layernorm.weight", hidden)
+        self.attention = Attention(loader, f"{prefix}self_attn.", shape=shape, ops=ops)
+        self.post_norm = loader.replicated(f"{prefix}post_attention_layernorm.weight", hidden)
+        self.mlp = Mlp(loader, f"{prefix}mlp.", shape=shape, ops=ops)
