@@ -1,0 +1,158 @@
+"""Router, drafts and targets as processes of this machine, on loopback unless told otherwise."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from client.process import ServiceProcess
+from paceline.config import require
+from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
+
+ROUTER_MODULE = "router"
+TARGET_MODULE = "target_service"
+DRAFT_MODULE = "draft_service"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetConfig:
+    """Which services to start, and how. Raises ConfigError, naming the flag of ``paceline serve``."""
+
+    num_targets: int = 1
+    num_drafts: int = 1
+    tp_size: int = 1
+    dtype: str = "bfloat16"
+    model_path: str = DEFAULT_MODEL_PATH
+    head_path: str = DEFAULT_HEAD_PATH
+    host: str = "127.0.0.1"
+    router_port: int = 0  # 0: a free one
+    num_threads: int = 0  # of each process that runs a model; 0: the cores shared out over a target's ranks
+    log_dir: str = ""  # "": a temporary folder, removed at the end unless something failed
+    start_timeout_s: float = 180.0
+    stop_grace_s: float = 10.0
+    router_flags: tuple[str, ...] = ()
+    target_flags: tuple[str, ...] = ()
+    draft_flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.num_targets >= 1, "targets", self.num_targets, "at least 1")
+        require(self.num_drafts >= 0, "drafts", self.num_drafts, "0 (no speculation) or more")
+        require(self.tp_size >= 1, "tp_size", self.tp_size, "at least 1")
+        require(self.num_threads >= 0, "num_threads", self.num_threads, "0 (choose) or more")
+        require(0 <= self.router_port < 65536, "port", self.router_port, "0 (a free one) to 65535")
+
+
+class Fleet:
+    """The running services. ``with Fleet(config) as fleet:`` starts them and stops them whatever happens.
+
+    Owns the processes and its temporary log folder. Start it from a thread that lives as long as the fleet: the
+    kernel kills the services when that thread ends. Used by one thread at a time.
+    """
+
+    def __init__(self, config: FleetConfig) -> None:
+        self.config = config
+        self._keep_logs = bool(config.log_dir)
+        self.log_dir = Path(config.log_dir or tempfile.mkdtemp(prefix="paceline-logs-"))
+        self.drafts = [self._process("draft", i, DRAFT_MODULE, self._draft_flags()) for i in range(config.num_drafts)]
+        self.targets = [
+            self._process("target", i, TARGET_MODULE, self._target_flags()) for i in range(config.num_targets)
+        ]
+        self.router: ServiceProcess | None = None
+
+    @property
+    def processes(self) -> list[ServiceProcess]:
+        """In the order in which they stop: the router drains while its targets still serve."""
+        return [*([self.router] if self.router else []), *self.targets, *self.drafts]
+
+    @property
+    def router_address(self) -> str:
+        assert self.router is not None, "the fleet has not been started"
+        return self.router.address
+
+    def start(self) -> None:
+        """Starts all and waits until each serves. Raises ServiceStartError; then all are stopped, the logs kept."""
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        deadline_s = time.monotonic() + self.config.start_timeout_s
+        try:
+            workers = [*self.drafts, *self.targets]
+            for process in workers:
+                process.start()
+            for process in workers:
+                process.wait_ready(deadline_s)
+            self.router = ServiceProcess(
+                "router",
+                ROUTER_MODULE,
+                flags=self._router_flags(),
+                port=self.config.router_port,
+                log_path=self.log_dir / "router.log",
+            )
+            self.router.start()
+            self.router.wait_ready(deadline_s)
+        except BaseException:
+            self._keep_logs = True
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """SIGTERM to the router, then to the rest at once; SIGKILL to each that outlasts the grace. Idempotent."""
+        if self.router is not None:
+            self.router.stop(grace_s=self.config.stop_grace_s)
+        others = [*self.targets, *self.drafts]
+        for process in others:
+            process.terminate()
+        deadline_s = time.monotonic() + self.config.stop_grace_s
+        for process in others:
+            process.stop(grace_s=max(0.0, deadline_s - time.monotonic()))
+        if not self._keep_logs:
+            shutil.rmtree(self.log_dir, ignore_errors=True)
+
+    def __enter__(self) -> Fleet:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._keep_logs = self._keep_logs or isinstance(error, Exception)
+        self.stop()
+
+    def _process(self, name: str, index: int, module: str, flags: Sequence[str]) -> ServiceProcess:
+        return ServiceProcess(
+            f"{name}-{index}", module, flags=flags, port=0, log_path=self.log_dir / f"{name}-{index}.log"
+        )
+
+    def _router_flags(self) -> list[str]:
+        flags = ["--host", self.config.host, "--model-path", self.config.model_path]
+        flags += ["--targets", ",".join(process.address for process in self.targets)]
+        if self.drafts:
+            flags += ["--drafts", ",".join(process.address for process in self.drafts)]
+        return [*flags, *self.config.router_flags]
+
+    def _target_flags(self) -> list[str]:
+        flags = [*self._model_flags(), "--tp-size", str(self.config.tp_size)]
+        flags += ["--num-threads", str(self._num_threads(self.config.num_targets * self.config.tp_size))]
+        return [*flags, *self.config.target_flags]
+
+    def _draft_flags(self) -> list[str]:
+        flags = [*self._model_flags(), "--num-threads", str(self._num_threads(max(1, self.config.num_drafts)))]
+        return [*flags, *self.config.draft_flags]
+
+    def _model_flags(self) -> list[str]:
+        config = self.config
+        flags = ["--host", config.host, "--model-path", config.model_path, "--dtype", config.dtype]
+        return [*flags, "--speculative-draft-model-path", config.head_path] if config.head_path else flags
+
+    def _num_threads(self, num_sharing: int) -> int:
+        """Draft and target take turns, so each kind gets all cores; processes of a kind share them."""
+        return self.config.num_threads or max(1, _num_cores() // num_sharing)
+
+
+def _num_cores() -> int:
+    """Those that this process may use, where the system says."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

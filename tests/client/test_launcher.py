@@ -1,0 +1,236 @@
+"""Services as child processes: small real programs stand where the services would."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from client import launcher
+from client.launcher import Fleet, FleetConfig
+from client.process import ServiceProcess, ServiceStartError
+from paceline.errors import ConfigError, UnavailableError
+
+SERVICE = """
+    import argparse, signal, socket, sys, threading
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int)
+    args, rest = parser.parse_known_args()
+    done = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: done.set())
+    server = socket.create_server(("127.0.0.1", args.port))
+    print("started with", *rest, file=sys.stderr, flush=True)
+    print(f"ready 127.0.0.1:{server.getsockname()[1]}", flush=True)
+    done.wait()
+    print("drained", flush=True)
+"""
+STUBBORN = SERVICE.replace("lambda *_: done.set()", "signal.SIG_IGN")
+REFUSES = """
+    import sys
+    print("a line of log", file=sys.stderr)
+    sys.exit(print("target: --dtype is int3; it must be bfloat16", file=sys.stderr) or 2)
+"""
+CRASHES = "raise RuntimeError('a bug of ours')"
+SILENT = "import time; time.sleep(60)"
+PARENT_OF_ANOTHER = """
+    import subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    print(f"ready {child.pid}:1", flush=True)
+    time.sleep(60)
+"""
+LAUNCHER = """
+    import sys, time
+    from pathlib import Path
+    from client.process import ServiceProcess
+    process = ServiceProcess("child", "silent", flags=[], port=0, log_path=Path(sys.argv[1]))
+    process.start()
+    print(process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """Programs that ``python -m`` finds."""
+    programs = {
+        "service": SERVICE,
+        "stubborn": STUBBORN,
+        "refuses": REFUSES,
+        "crashes": CRASHES,
+        "silent": SILENT,
+        "parent_of_another": PARENT_OF_ANOTHER,
+    }
+    for name, source in programs.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def started(modules):
+    """Starts a program as a service and stops it whatever happens."""
+    with contextlib.ExitStack() as stack:
+
+        def start(module: str, *flags: str) -> ServiceProcess:
+            process = ServiceProcess(module, module, flags=flags, port=0, log_path=modules / f"{module}.log")
+            process.start()
+            stack.callback(process.kill)
+            return process
+
+        yield start
+
+
+def soon() -> float:
+    return time.monotonic() + 10
+
+
+def gone(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        with contextlib.suppress(psutil.TimeoutExpired):
+            process.wait(5)
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return True
+
+
+def test_a_service_is_ready_at_the_address_that_it_prints_and_drains_at_the_end(started):
+    process = started("service", "--x", "1")
+    host, _, port = process.wait_ready(soon()).partition(":")
+    assert (host, int(port) > 0, process.running) == ("127.0.0.1", True, True)
+    assert process.stop(grace_s=10) == 0
+    assert process.log_path.read_text() == "started with --x 1\ndrained\n"
+
+
+def test_a_killed_service_comes_back_on_its_port(started):
+    process = started("service")
+    address = process.wait_ready(soon())
+    first = process.pid
+    process.kill()
+    assert (process.running, process.exit_code) == (False, -signal.SIGKILL)
+    assert process.restart(timeout_s=10) == address
+    assert process.pid != first
+
+
+def test_a_service_that_was_killed_by_someone_else_can_be_restarted_too(started):
+    process = started("service")
+    address = process.wait_ready(soon())
+    os.kill(process.pid, signal.SIGKILL)
+    assert gone(process.pid)
+    assert process.restart(timeout_s=10) == address
+
+
+def test_a_service_that_will_not_end_is_killed_after_the_grace(started):
+    process = started("stubborn")
+    process.wait_ready(soon())
+    assert process.stop(grace_s=0.1) == -signal.SIGKILL
+
+
+def test_a_refusal_keeps_the_services_own_words_and_exit_code(started):
+    with pytest.raises(ServiceStartError, match="did not start: target: --dtype is int3") as caught:
+        started("refuses").wait_ready(soon())
+    assert caught.value.exit_code == 2
+    assert "a line of log" not in str(caught.value)
+
+
+def test_a_crash_shows_the_end_of_the_log_and_its_place(started):
+    process = started("crashes")
+    with pytest.raises(ServiceStartError, match="a bug of ours") as caught:
+        process.wait_ready(soon())
+    assert str(process.log_path) in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+def test_a_service_that_is_not_ready_in_time_is_named(started):
+    with pytest.raises(ServiceStartError, match="silent was not ready in time"):
+        started("silent").wait_ready(time.monotonic() + 0.05)
+
+
+def test_a_taken_port_is_a_clear_error(started, modules):
+    taken = started("service")
+    port = int(taken.wait_ready(soon()).rpartition(":")[2])
+    process = ServiceProcess("second", "service", flags=[], port=port, log_path=modules / "second.log")
+    process.start()
+    with pytest.raises(ServiceStartError, match="already in use"):
+        process.wait_ready(soon())
+    process.kill()
+
+
+def test_stopping_a_service_stops_the_children_that_it_left(started):
+    process = started("parent_of_another")
+    child = int(process.wait_ready(soon()).partition(":")[0])
+    process.kill()
+    assert gone(child)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's word on a dead parent is Linux's")
+def test_a_service_dies_with_its_launcher(modules):
+    command = [sys.executable, "-c", textwrap.dedent(LAUNCHER), str(modules / "log")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(modules), str(Path(launcher.__file__).parent.parent)])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as parent:
+        child = int(parent.stdout.readline())
+        parent.kill()
+    assert gone(child)
+
+
+def test_usage_counts_memory_and_ends_with_the_process(started):
+    process = started("service")
+    process.wait_ready(soon())
+    usage = process.usage()
+    assert usage.rss_bytes > 1_000_000
+    assert usage.cpu_s > 0
+    process.kill()
+    with pytest.raises(UnavailableError, match="service has ended"):
+        process.usage()
+
+
+@pytest.fixture
+def small_programs(modules, monkeypatch):
+    for name in ("ROUTER_MODULE", "TARGET_MODULE", "DRAFT_MODULE"):
+        monkeypatch.setattr(launcher, name, "service")
+    return monkeypatch
+
+
+def test_a_fleet_gives_the_router_the_addresses_of_its_targets_and_drafts(small_programs, tmp_path):
+    config = FleetConfig(
+        num_targets=2, num_drafts=1, tp_size=3, log_dir=str(tmp_path / "logs"), router_flags=("--policy", "off")
+    )
+    with Fleet(config) as fleet:
+        targets = ",".join(process.address for process in fleet.targets)
+        assert fleet.router_address == fleet.processes[0].address
+        assert [process.name for process in fleet.processes] == ["router", "target-0", "target-1", "draft-0"]
+    log = (tmp_path / "logs" / "router.log").read_text()
+    assert f"--targets {targets} --drafts {fleet.drafts[0].address} --policy off" in log
+    assert "--tp-size 3" in (tmp_path / "logs" / "target-1.log").read_text()
+    assert not any(process.running for process in fleet.processes)
+
+
+def test_a_fleet_that_cannot_start_leaves_nothing_but_its_logs(small_programs):
+    small_programs.setattr(launcher, "TARGET_MODULE", "refuses")
+    fleet = Fleet(FleetConfig())
+    with pytest.raises(ServiceStartError, match="target-0 did not start"):
+        fleet.start()
+    assert not any(process.running for process in fleet.processes)
+    assert (fleet.log_dir / "target-0.log").exists()
+
+
+def test_a_temporary_log_folder_goes_with_a_fleet_that_ended_well(small_programs):
+    with Fleet(FleetConfig(num_drafts=0)) as fleet:
+        assert "--drafts" not in (fleet.log_dir / "router.log").read_text()
+    assert not fleet.log_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "flag"),
+    [({"num_targets": 0}, "--targets"), ({"num_drafts": -1}, "--drafts"), ({"router_port": 70000}, "--port")],
+)
+def test_a_fleet_that_cannot_be_is_refused_by_its_flag(values, flag):
+    with pytest.raises(ConfigError, match=flag):
+        FleetConfig(**values)
