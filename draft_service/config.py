@@ -1,0 +1,56 @@
+"""DraftConfig: the draft service's flags."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from paceline.config import flag, require
+from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
+from paceline.logs import LEVELS
+
+DTYPES = ("bfloat16", "float32", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """Runs the EAGLE-3 head and proposes trees to target services."""
+
+    host: str = flag("127.0.0.1", help="address to listen on")
+    port: int = flag(7300, help="port to listen on; 0 takes a free one")
+    metrics_port: int = flag(0, help="port of the Prometheus metrics; 0 serves none")
+    log_level: str = flag("info", help="least severe events to log", choices=LEVELS)
+    drain_timeout_s: float = flag(30.0, help="seconds that open sessions may go on after SIGTERM")
+    model_path: str = flag(DEFAULT_MODEL_PATH, help="the target's model: its embedding and output matrix are shared")
+    speculative_draft_model_path: str = flag(DEFAULT_HEAD_PATH, help="the EAGLE-3 head")
+    dtype: str = flag("bfloat16", help="dtype of weights and KV", choices=DTYPES)
+    device: str = flag("cpu", help="torch device, like cpu or cuda:0")
+    kernel_backend: str = flag("auto", help="kernels to run on, like auto or reference")
+    num_threads: int = flag(1, help="CPU threads of one operation")
+    page_size: int = flag(16, help="tokens of one KV page")
+    max_running_requests: int = flag(256, help="sessions at once")
+    max_total_tokens: int | None = flag(None, help="tokens of draft KV; unset: what memory and sessions allow")
+    mem_fraction_static: float = flag(0.2, help="share of the device's memory for weights and KV")
+    context_length: int | None = flag(None, help="tokens of one session at most; unset: the target's")
+    max_round_rows: int = flag(512, help="rows of one step that extend sessions which wait for a tree")
+    max_bulk_rows: int = flag(64, help="rows of one step from prompts, flushes and replays, beside the others")
+
+    def __post_init__(self) -> None:
+        require(0 <= self.port < 65536, "port", self.port, "0 to 65535")
+        require(0 <= self.metrics_port < 65536, "metrics_port", self.metrics_port, "0 to 65535")
+        require(self.drain_timeout_s >= 0, "drain_timeout_s", self.drain_timeout_s, "0 or more")
+        for name in ("num_threads", "page_size", "max_running_requests", "max_bulk_rows"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in ("max_total_tokens", "context_length"):
+            value = getattr(self, name)
+            require(value is None or value >= 2, name, value, "at least 2, or unset")
+        require(0 < self.mem_fraction_static < 1, "mem_fraction_static", self.mem_fraction_static, "between 0 and 1")
+        enough = self.max_round_rows >= self.max_bulk_rows
+        require(enough, "max_round_rows", self.max_round_rows, f"at least --max-bulk-rows, {self.max_bulk_rows}")
+
+
+def set_thread_environment(config: DraftConfig) -> None:
+    """To be called before torch is imported: idle OpenMP threads must not spin, for other processes want the cores."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(config.num_threads))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("KMP_BLOCKTIME", "0")

@@ -1,0 +1,86 @@
+"""EngineLoop: the thread that owns the device. It drains its whole inbox before each step and waits for nobody."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from draft_service.draft_engine import DraftEngine, StepRecord
+from draft_service.events import Event
+from draft_service.load import LoadFigures
+from draft_service.replies import Replies
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What one turn of the loop gives to the event loop. record: None where no batch was run."""
+
+    replies: Replies
+    load: LoadFigures
+    record: StepRecord | None
+
+
+class EngineLoop:
+    """Runs a DraftEngine on a thread of its own, from ``start`` to ``close``.
+
+    deliver and failed are called on that thread and must return at once; failed gets the error that ended it.
+    """
+
+    def __init__(
+        self, engine: DraftEngine, *, deliver: Callable[[Output], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        self._engine = engine
+        self._deliver = deliver
+        self._failed = failed
+        self._inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="draft-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, event: Event) -> None:
+        """From any thread; never blocks."""
+        self._inbox.put(event)
+
+    def close(self) -> None:
+        """Ends the thread after the step it is in; what waits is left unanswered."""
+        self._inbox.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        except Exception as error:  # noqa: BLE001 - whatever ends the engine must end the service, not hang its peers
+            _log.exception("the engine thread ended")
+            self._failed(error)
+
+    def _turn(self) -> bool:
+        events = self._drain()
+        if events is None:
+            return False
+        replies = Replies()
+        self._engine.apply(events, replies)
+        record = self._engine.step(replies) if self._engine.has_work else None
+        self._deliver(Output(replies, self._engine.load(), record))
+        return True
+
+    def _drain(self) -> list[Event] | None:
+        """All events that wait, at least one unless there is work; None where the loop is to end."""
+        events: list[Event] = []
+        wait = not self._engine.has_work
+        while True:
+            try:
+                event = self._inbox.get(block=wait)
+            except queue.Empty:
+                return events
+            if event is None:
+                return None
+            events.append(event)
+            wait = False

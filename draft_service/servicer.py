@@ -1,0 +1,161 @@
+"""The gRPC face: translate, enqueue, yield."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from draft_service.codec import Edge, encode_load, encode_replies, encode_sync_reply
+from draft_service.events import Event, StreamEnd
+from draft_service.front import Front
+from draft_service.replies import SyncReply
+from draft_service.streams import Outbox
+from paceline.errors import PacelineError, WireError
+from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
+
+_HELLO_TIMEOUT_S = 10.0
+_SYNC_WINDOW = 16  # messages of one stream that wait for the head at a time; the rest waits in the transport
+_DEFAULT_LOAD_INTERVAL_MS = 100
+_MIN_LOAD_INTERVAL_MS = 10
+
+_Message = TypeVar("_Message", draft_pb2.SpeculateRequest, draft_pb2.SyncRequest)
+_SyncWindow = asyncio.Queue["asyncio.Future[SyncReply] | None"]
+
+
+class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
+    """``post`` hands an event to the engine thread; ``clock`` is the engine's."""
+
+    def __init__(
+        self,
+        info: common_pb2.ServiceInfo,
+        *,
+        edge: Edge,
+        front: Front,
+        post: Callable[[Event], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._info = info
+        self._edge = edge
+        self._front = front
+        self._post = post
+        self._clock = clock
+
+    async def Speculate(
+        self, request_iterator: AsyncIterator[draft_pb2.SpeculateRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[draft_pb2.SpeculateResponse]:
+        requests = aiter(request_iterator)
+        stream, outbox = self._front.hub.open_stream()
+        reader = None
+        try:
+            first = await _first(requests)
+            target = self._edge.check_hello(first)
+            yield draft_pb2.SpeculateResponse(info=self._info)
+            self._post(self._edge.decode_rounds(first, stream=stream, target=target, now_s=self._clock()))
+            reader = asyncio.create_task(self._read_rounds(requests, stream, target, outbox))
+            while (replies := await outbox.take()) is not None:
+                yield encode_replies(replies, self._info.incarnation)
+        except (PacelineError, DecodeError) as error:
+            await _abort(context, error)
+        finally:
+            self._front.hub.close_stream(stream)
+            self._post(StreamEnd(stream))
+            await _cancel(reader)
+
+    async def Sync(
+        self, request_iterator: AsyncIterator[draft_pb2.SyncRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[draft_pb2.SyncResponse]:
+        requests = aiter(request_iterator)
+        window: _SyncWindow = asyncio.Queue(_SYNC_WINDOW)
+        reader = None
+        try:
+            first = await _first(requests)
+            target = self._edge.check_hello(first)
+            if first.verified_id:
+                raise WireError("the first message of a sync stream carries hello and no rows")
+            reader = asyncio.create_task(self._read_sync(requests, target, window))
+            while (reply := await window.get()) is not None:
+                yield encode_sync_reply(await reply)
+        except (PacelineError, DecodeError) as error:
+            await _abort(context, error)
+        finally:
+            await _cancel(reader)
+
+    async def WatchLoad(
+        self, request: draft_pb2.WatchLoadRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[draft_pb2.WatchLoadResponse]:
+        interval_ms = max(request.min_interval_ms or _DEFAULT_LOAD_INTERVAL_MS, _MIN_LOAD_INTERVAL_MS)
+        async for figures in self._front.load.watch(interval_ms / 1e3):
+            yield encode_load(figures, self._info)
+
+    async def GetInfo(
+        self, request: draft_pb2.DraftServiceGetInfoRequest, context: grpc.aio.ServicerContext
+    ) -> draft_pb2.DraftServiceGetInfoResponse:
+        return draft_pb2.DraftServiceGetInfoResponse(info=self._info)
+
+    async def InspectRound(
+        self, request: draft_pb2.DraftServiceInspectRoundRequest, context: grpc.aio.ServicerContext
+    ) -> draft_pb2.DraftServiceInspectRoundResponse:
+        return draft_pb2.DraftServiceInspectRoundResponse(round=self._front.rounds.view())
+
+    async def WatchRounds(
+        self, request: draft_pb2.DraftServiceWatchRoundsRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[draft_pb2.DraftServiceWatchRoundsResponse]:
+        async for _ in self._front.rounds.changes():
+            yield draft_pb2.DraftServiceWatchRoundsResponse(round=self._front.rounds.view())
+
+    async def _read_rounds(
+        self, requests: AsyncIterator[draft_pb2.SpeculateRequest], stream: int, target: int, outbox: Outbox
+    ) -> None:
+        try:
+            async for message in requests:
+                if message.HasField("hello"):
+                    raise WireError("hello came again; open another stream for another target")
+                self._post(self._edge.decode_rounds(message, stream=stream, target=target, now_s=self._clock()))
+            outbox.end()
+        except Exception as error:  # noqa: BLE001 - the stream's writing half raises it
+            outbox.fail(error)
+
+    async def _read_sync(
+        self, requests: AsyncIterator[draft_pb2.SyncRequest], target: int, window: _SyncWindow
+    ) -> None:
+        try:
+            async for message in requests:
+                if message.HasField("hello"):
+                    raise WireError("hello came again; open another stream for another target")
+                ticket, reply = self._front.hub.new_ticket()
+                self._post(self._edge.decode_sync(message, target=target, ticket=ticket))
+                await window.put(reply)
+            await window.put(None)
+        except Exception as error:  # noqa: BLE001 - the stream's writing half raises it
+            failed: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
+            failed.set_exception(error)
+            await window.put(failed)
+
+
+async def _first(requests: AsyncIterator[_Message]) -> _Message:
+    """Raises WireError where none comes."""
+    try:
+        async with asyncio.timeout(_HELLO_TIMEOUT_S):
+            return await anext(requests)
+    except TimeoutError as error:
+        raise WireError(f"no hello came within {_HELLO_TIMEOUT_S:g} s") from error
+    except StopAsyncIteration as error:
+        raise WireError("the stream ended without a hello") from error
+
+
+async def _abort(context: grpc.aio.ServicerContext, error: PacelineError | DecodeError) -> None:
+    if isinstance(error, PacelineError):
+        await context.abort(error.code, str(error))
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a message does not parse: {error}")
+
+
+async def _cancel(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
