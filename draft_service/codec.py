@@ -87,16 +87,15 @@ class Edge:
 
 
 def encode_replies(replies: Sequence[SessionReply], incarnation: int) -> draft_pb2.SpeculateResponse:
-    """One message for all sessions of a stream."""
-    response = draft_pb2.SpeculateResponse(
-        status=draft_pb2.SessionStatus(
-            session=[reply.session for reply in replies],
-            code=[int(reply.code) for reply in replies],
-            committed_len=[reply.committed_len for reply in replies],
-            round=[reply.round for reply in replies],
-        )
-    )
+    """One message for all sessions of a stream: trees, which acknowledge their round, and a status for the others."""
+    response = draft_pb2.SpeculateResponse()
     proposals = [reply for reply in replies if reply.tree is not None]
+    if len(proposals) < len(replies):
+        others = [reply for reply in replies if reply.tree is None]
+        response.status.session.extend([reply.session for reply in others])
+        response.status.code.extend([int(reply.code) for reply in others])
+        response.status.committed_len.extend([reply.committed_len for reply in others])
+        response.status.round.extend([reply.round for reply in others])
     if proposals:
         response.verify.CopyFrom(encode_verify(verify_columns(proposals), incarnation))
     return response

@@ -1,0 +1,61 @@
+"""python -m draft_service: prints "ready HOST:PORT" once it serves; SIGTERM drains it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from draft_service.config import DraftConfig, set_thread_environment
+from paceline.config import describe, exit_with, parse_flags
+from paceline.errors import PacelineError
+from paceline.logs import set_up_logging
+
+if TYPE_CHECKING:
+    from draft_service.service import LoadedDraft
+
+_PROG = "draft_service"
+_log = logging.getLogger(_PROG)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the service until it is told to end."""
+    try:
+        config = parse_flags(DraftConfig, argv, prog=_PROG)
+        set_up_logging(_PROG, level=config.log_level)
+        _log.info("%s", describe(config))
+        set_thread_environment(config)
+        from draft_service.service import LoadedDraft  # imports torch, which reads the environment then
+
+        asyncio.run(_serve(LoadedDraft.load(config)))
+    except PacelineError as error:
+        exit_with(error, prog=_PROG)
+
+
+async def _serve(draft: LoadedDraft) -> None:
+    from prometheus_client import CollectorRegistry
+
+    from draft_service.service import DraftService
+    from paceline.metrics import MetricsServer
+    from paceline.rpc import termination_event
+
+    config = draft.config
+    registry = CollectorRegistry()
+    service = DraftService(draft, registry=registry)
+    with MetricsServer(registry, host=config.host, port=config.metrics_port):
+        async with termination_event() as terminated:
+            port = await service.start()
+            print(f"ready {config.host}:{port}", flush=True)
+            signal = asyncio.create_task(terminated.wait())
+            await asyncio.wait((signal, service.failed), return_when=asyncio.FIRST_COMPLETED)
+            signal.cancel()
+            await service.drain()
+            await service.close()
+            if service.failed.done():
+                service.failed.result()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,38 @@
+"""How many KV pages the draft may have."""
+
+from __future__ import annotations
+
+import psutil
+import torch
+
+from draft_service.config import DraftConfig
+from engine.pages import pages_for
+from paceline.errors import ConfigError
+from paceline.types import MAX_SCRATCH_NODES
+
+
+def choose_num_pages(config: DraftConfig, *, context_length: int, bytes_per_token: int, weight_bytes: int) -> int:
+    """Pages for --max-total-tokens, or what the sessions can use at most, bounded by the share of memory.
+
+    Raises ConfigError where not even one session of two tokens fits.
+    """
+    useful = config.max_running_requests * pages_for(context_length + MAX_SCRATCH_NODES, config.page_size)
+    if config.max_total_tokens is not None:
+        num_pages = pages_for(config.max_total_tokens, config.page_size)
+    else:
+        share = config.mem_fraction_static * device_memory(torch.device(config.device)) - weight_bytes
+        num_pages = min(useful, int(share) // (bytes_per_token * config.page_size))
+    least = pages_for(2 + MAX_SCRATCH_NODES, config.page_size)
+    if num_pages < least:
+        raise ConfigError(
+            f"{max(num_pages, 0)} KV pages of {config.page_size} tokens do not hold one session, which takes {least}; "
+            "raise --max-total-tokens or --mem-fraction-static"
+        )
+    return num_pages
+
+
+def device_memory(device: torch.device) -> int:
+    """Bytes of the device's memory, used or not."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return psutil.virtual_memory().total

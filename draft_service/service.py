@@ -1,0 +1,180 @@
+"""DraftService: model, engine thread and gRPC server of one process, from load to drain."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import torch
+from prometheus_client import CollectorRegistry
+
+from draft_service.batcher import StepLimits
+from draft_service.capacity import choose_num_pages
+from draft_service.codec import Edge
+from draft_service.config import DraftConfig
+from draft_service.draft_engine import DraftEngine
+from draft_service.engine_loop import EngineLoop
+from draft_service.events import Drain
+from draft_service.front import Front
+from draft_service.load import LoadBoard
+from draft_service.metrics import DraftMetrics
+from draft_service.round_view import RoundBoard
+from draft_service.servicer import DraftServicer
+from draft_service.sessions import SessionTable
+from draft_service.streams import StreamHub
+from draft_service.warm_up import warm_up
+from engine.config import ModelConfig, load_model_config
+from engine.drafter import Drafter
+from engine.head_model import HeadModel
+from engine.pages import PageAllocator
+from engine.weights import fingerprint
+from engine.wire import dtype_named
+from kernels.backends import load_ops
+from paceline import __version__
+from paceline.errors import ConfigError, UnavailableError
+from paceline.rpc import RpcServer
+from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
+
+_SERVICE_NAME = draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name
+_DRAIN_POLL_S = 0.02
+_STOP_GRACE_S = 1.0  # for streams to take their last answers
+_WAITING_REPLIES = 4096  # answers of one stream that wait beyond two a session
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDraft:
+    """A head on its device, warmed up, with its pool and empty session table."""
+
+    config: DraftConfig
+    engine: DraftEngine
+    info: common_pb2.ServiceInfo
+
+    @classmethod
+    def load(cls, config: DraftConfig) -> Self:
+        """Takes seconds; to be called before the event loop runs. Raises ModelLoadError or ConfigError."""
+        torch.set_num_threads(config.num_threads)
+        model_path, head_path = Path(config.model_path), Path(config.speculative_draft_model_path)
+        device = torch.device(config.device)
+        target = load_model_config(model_path)
+        context_length = _context_length(config, target)
+        ops = load_ops(config.kernel_backend, device)
+        model = HeadModel.load(head_path, model_path, dtype=dtype_named(config.dtype), ops=ops, device=device)
+        num_pages = choose_num_pages(
+            config,
+            context_length=context_length,
+            bytes_per_token=model.cache_bytes_per_token,
+            weight_bytes=model.weight_bytes,
+        )
+        limits = StepLimits(config.max_round_rows, config.max_bulk_rows)
+        drafter = Drafter(model, model.make_cache(num_pages, config.page_size), limits.max_rows)
+        allocator = PageAllocator(num_pages, config.page_size)
+        warm_up(drafter, allocator, feature_size=model.config.hidden_size)
+        table = SessionTable(allocator, max_sessions=config.max_running_requests, context_length=context_length)
+        engine = DraftEngine(drafter, table, limits=limits, clock=time.perf_counter)
+        return cls(config, engine, _info(config, model, target, num_pages, context_length))
+
+
+class DraftService:
+    """Serves a loaded draft. Made and used on the event loop; ``start``, then ``drain`` and ``close``.
+
+    failed: set with the error that ended the engine thread, after which every stream ends with UNAVAILABLE.
+    """
+
+    def __init__(self, draft: LoadedDraft, *, registry: CollectorRegistry) -> None:
+        loop = asyncio.get_running_loop()
+        info, engine = draft.info, draft.engine
+        self.info = info
+        self.failed: asyncio.Future[None] = loop.create_future()
+        self._config = draft.config
+        self._front = Front(
+            hub=StreamHub(2 * draft.config.max_running_requests + _WAITING_REPLIES),
+            load=LoadBoard(engine.load(), clock=time.perf_counter),
+            rounds=RoundBoard(incarnation=info.incarnation, page_size=info.page_size),
+            metrics=DraftMetrics(registry),
+        )
+        self._loop = EngineLoop(
+            engine,
+            deliver=lambda output: loop.call_soon_threadsafe(self._front.deliver, output),
+            failed=lambda error: loop.call_soon_threadsafe(self._fail, error),
+        )
+        self._rpc = RpcServer(_SERVICE_NAME)
+        edge = Edge(info.vocab_size, info.feature_size, info.feature_id, info.head_fingerprint)
+        servicer = DraftServicer(info, edge=edge, front=self._front, post=self._loop.post, clock=time.perf_counter)
+        draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, self._rpc.server)
+
+    async def start(self) -> int:
+        """Returns the port, ready. Raises ConfigError where it is taken."""
+        self._loop.start()
+        port = await self._rpc.start(self._config.host, self._config.port)
+        await self._rpc.set_ready(True)
+        return port
+
+    async def drain(self) -> None:
+        """Not ready and no new sessions from now on; returns once the open ones are released, or after the timeout."""
+        await self._rpc.set_ready(False)
+        self._loop.post(Drain())
+        try:
+            async with asyncio.timeout(self._config.drain_timeout_s):
+                while not self._is_drained() and not self.failed.done():
+                    await asyncio.sleep(_DRAIN_POLL_S)
+        except TimeoutError:
+            _log.warning("drain: %d sessions were still open", self._front.load.read().num_sessions)
+
+    async def close(self) -> None:
+        """Ends the streams, the server and the engine thread."""
+        self._front.hub.end_streams()
+        await self._rpc.stop(_STOP_GRACE_S)
+        await asyncio.to_thread(self._loop.close)
+
+    def _is_drained(self) -> bool:
+        figures = self._front.load.read()
+        return figures.draining and figures.num_sessions == 0
+
+    def _fail(self, error: BaseException) -> None:
+        self._front.hub.fail(f"the draft's engine thread ended: {error}; ask the router for another draft")
+        if not self.failed.done():
+            self.failed.set_exception(UnavailableError(f"the engine thread ended: {error}"))
+
+
+def _context_length(config: DraftConfig, target: ModelConfig) -> int:
+    most = target.max_position_embeddings
+    if config.context_length is None:
+        return most
+    if config.context_length > most:
+        raise ConfigError(f"--context-length is {config.context_length}; the model has positions for {most}")
+    return config.context_length
+
+
+def _info(
+    config: DraftConfig, model: HeadModel, target: ModelConfig, num_pages: int, context_length: int
+) -> common_pb2.ServiceInfo:
+    model_path = Path(config.model_path)
+    tokenizer = model_path / "tokenizer.json"
+    return common_pb2.ServiceInfo(
+        service="draft",
+        version=__version__,
+        incarnation=secrets.randbits(64) or 1,
+        model_name=model_path.name,
+        model_fingerprint=fingerprint(model_path),
+        head_fingerprint=model.fingerprint,
+        tokenizer_fingerprint=hashlib.sha256(tokenizer.read_bytes()).hexdigest() if tokenizer.is_file() else "",
+        feature_id=model.feature_id,
+        vocab_size=target.vocab_size,
+        context_length=context_length,
+        feature_size=model.config.hidden_size,
+        dtype=config.dtype,
+        device=config.device,
+        tp_size=1,
+        page_size=config.page_size,
+        num_pages=num_pages,
+        max_running_requests=config.max_running_requests,
+        eos_token_ids=target.eos_token_ids,
+    )

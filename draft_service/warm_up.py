@@ -1,0 +1,43 @@
+"""Runs the head once at each kind of work, so that the first round of the first target is as fast as the next."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from engine.drafter import Drafter, ExtendItem, ProposeParams
+from engine.pages import PageAllocator, PageTable
+from paceline.types import MAX_SCRATCH_NODES
+
+_NUM_ROWS = 2
+_SHAPES = ((5, 1, 6), (5, 4, 16))
+_TEMPERATURES = (0.0, 1.0)
+
+
+def warm_up(drafter: Drafter, allocator: PageAllocator, *, feature_size: int) -> None:
+    """A short prompt with a chain and with a tree, greedy and sampled. Leaves all pages free."""
+    table = PageTable(allocator)
+    try:
+        table.reserve(_NUM_ROWS + MAX_SCRATCH_NODES)
+        for num_steps, eagle_topk, num_draft_tokens in _SHAPES:
+            for temperature in _TEMPERATURES:
+                propose = ProposeParams(
+                    num_steps=num_steps,
+                    eagle_topk=eagle_topk,
+                    num_draft_tokens=num_draft_tokens,
+                    seed=0,
+                    temperature=temperature,
+                    top_k=0,
+                    top_p=1.0,
+                    min_p=0.0,
+                )
+                item = ExtendItem(
+                    table=table,
+                    base_len=0,
+                    tokens=np.zeros(_NUM_ROWS, np.int32),
+                    features=torch.zeros(_NUM_ROWS, feature_size),
+                    propose=propose,
+                )
+                drafter.extend([item])
+    finally:
+        table.close()
