@@ -46,7 +46,9 @@ class Edge:
                 )
         return hello.incarnation
 
-    def decode_rounds(self, message: draft_pb2.SpeculateRequest, *, stream: int, target: int, now_s: float) -> RoundMessage:
+    def decode_rounds(
+        self, message: draft_pb2.SpeculateRequest, *, stream: int, target: int, now_s: float
+    ) -> RoundMessage:
         """Raises WireError, InvalidInputError or UnsupportedFieldError for what no sound target sends."""
         extend = None
         shapes: tuple[TreeShape | None, ...] = ()

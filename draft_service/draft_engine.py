@@ -44,7 +44,9 @@ class StepRecord:
 class DraftEngine:
     """Owns the sessions and the drafter. One thread only; ``apply`` all events that wait, then ``step``."""
 
-    def __init__(self, drafter: Drafter, table: SessionTable, *, limits: StepLimits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, drafter: Drafter, table: SessionTable, *, limits: StepLimits, clock: Callable[[], float]
+    ) -> None:
         self.table = table
         self.propose_ms = Average()
         self._drafter = drafter

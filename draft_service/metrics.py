@@ -15,7 +15,10 @@ class DraftMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._replies = Counter(
-            "paceline_draft_replies", "Answers by kind (open, round, sync) and code.", ["kind", "code"], registry=registry
+            "paceline_draft_replies",
+            "Answers by kind (open, round, sync) and code.",
+            ["kind", "code"],
+            registry=registry,
         )
         self._rows = Counter("paceline_draft_rows", "Rows that the head took in.", ["kind"], registry=registry)
         self._trees = Counter("paceline_draft_trees", "Trees proposed.", registry=registry)

@@ -42,7 +42,7 @@ from paceline.rpc import RpcServer
 from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
 
 _SERVICE_NAME = draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name
-_DRAIN_POLL_S = 0.02
+_DRAIN_LOOK_S = 0.02  # between looks at the sessions that are left
 _STOP_GRACE_S = 1.0  # for streams to take their last answers
 _WAITING_REPLIES = 4096  # answers of one stream that wait beyond two a session
 
@@ -121,11 +121,12 @@ class DraftService:
         """Not ready and no new sessions from now on; returns once the open ones are released, or after the timeout."""
         await self._rpc.set_ready(False)
         self._loop.post(Drain())
-        try:
-            async with asyncio.timeout(self._config.drain_timeout_s):
-                while not self._is_drained() and not self.failed.done():
-                    await asyncio.sleep(_DRAIN_POLL_S)
-        except TimeoutError:
+        drained = asyncio.create_task(self._drained())
+        await asyncio.wait(
+            (drained, self.failed), timeout=self._config.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not drained.done():
+            drained.cancel()
             _log.warning("drain: %d sessions were still open", self._front.load.read().num_sessions)
 
     async def close(self) -> None:
@@ -134,9 +135,10 @@ class DraftService:
         await self._rpc.stop(_STOP_GRACE_S)
         await asyncio.to_thread(self._loop.close)
 
-    def _is_drained(self) -> bool:
-        figures = self._front.load.read()
-        return figures.draining and figures.num_sessions == 0
+    async def _drained(self) -> None:
+        async for figures in self._front.load.watch(_DRAIN_LOOK_S):
+            if figures.draining and figures.num_sessions == 0:
+                return
 
     def _fail(self, error: BaseException) -> None:
         self._front.hub.fail(f"the draft's engine thread ended: {error}; ask the router for another draft")

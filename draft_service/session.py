@@ -47,7 +47,9 @@ class Session:
     an ask for rows past arrived_len is parked until bulk rows close the gap.
     """
 
-    def __init__(self, key: SessionKey, *, stream: int, max_len: int, sampling: SamplingParams, table: PageTable) -> None:
+    def __init__(
+        self, key: SessionKey, *, stream: int, max_len: int, sampling: SamplingParams, table: PageTable
+    ) -> None:
         self.key = key
         self.stream = stream  # the round stream that opened it: its end frees the session
         self.max_len = max_len

@@ -11,7 +11,7 @@ from paceline.errors import CapacityError, UnavailableError
 
 
 class Outbox:
-    """Answers of one round stream. Of one session the answer to the newest round stands, and the answer to its open beside it.
+    """Answers of one round stream. Of a session the answer to the newest round stands, and that to its open beside it.
 
     Past max_replies (answers to ever new unknown sessions) ``take`` raises CapacityError.
     """
