@@ -76,7 +76,7 @@ class Fleet:
         return self.router.address
 
     def start(self) -> None:
-        """Starts all and waits until each serves. Raises ServiceStartError; then all are stopped, the logs kept."""
+        """Starts all and waits until each serves. Raises ServiceStartError; then all are stopped and the logs kept."""
         self.log_dir.mkdir(parents=True, exist_ok=True)
         deadline_s = time.monotonic() + self.config.start_timeout_s
         try:
@@ -94,8 +94,8 @@ class Fleet:
             )
             self.router.start()
             self.router.wait_ready(deadline_s)
-        except BaseException:
-            self._keep_logs = True
+        except BaseException as error:
+            self._keep_logs = self._keep_logs or isinstance(error, Exception)
             self.stop()
             raise
 

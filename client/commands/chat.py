@@ -1,0 +1,79 @@
+"""``paceline chat``: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from client.client import PacelineClient
+from client.commands.command import Command, parse
+from client.commands.request_flags import RequestFlags
+from client.figures import describe_completion
+from client.request import Message
+from paceline.config import flag
+from paceline.errors import InvalidInputError
+
+_HELP = "/reset starts over, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatConfig(RequestFlags):
+    """Talk with the model; it sees the whole conversation."""
+
+    max_tokens: int | None = flag(512, help="new tokens of an answer at most")
+    system: str = flag("", help="a system message before the conversation")
+    stats: bool = flag(False, help="a line of figures on stderr after each answer")
+
+
+def main(argv: Sequence[str]) -> int:
+    config = parse(ChatConfig, argv, command="chat")
+    opening = [Message("system", config.system)] if config.system else []
+    config.sampling(), config.options()
+    history = list(opening)
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 - gives input() its line editing
+    with PacelineClient(config.router) as client:
+        print(f"{client.info().info.model_name}: {_HELP}", file=sys.stderr)
+        while (line := _read_line()) is not None:
+            if line in ("/exit", "/quit"):
+                break
+            if line == "/reset":
+                history = list(opening)
+            elif line.startswith("/"):
+                print(_HELP, file=sys.stderr)
+            elif line:
+                history += _exchange(client, config, [*history, Message("user", line)])
+    return 0
+
+
+def _exchange(client: PacelineClient, config: ChatConfig, messages: list[Message]) -> list[Message]:
+    """Streams the answer; returns the question and what came of the answer, or nothing where it was refused."""
+    texts = []
+    with client.generate(messages, sampling=config.sampling(), options=config.options()) as answer:
+        try:
+            for delta in answer:
+                texts.append(delta.text)
+                print(delta.text, end="", flush=True)
+            print()
+            if config.stats:
+                print(describe_completion(answer.result()), file=sys.stderr)
+        except KeyboardInterrupt:
+            print(" [stopped]")
+        except InvalidInputError as error:  # most often the conversation outgrew the context
+            print(f"{error}\n/reset starts over", file=sys.stderr)
+            return []
+    return [messages[-1], Message("assistant", "".join(texts))]
+
+
+def _read_line() -> str | None:
+    """None at the end of the input, or where Ctrl-C came at the prompt."""
+    try:
+        return input("> " if sys.stdin.isatty() else "").strip()
+    except (EOFError, KeyboardInterrupt):
+        print(file=sys.stderr)
+        return None
+
+
+COMMAND = Command("chat", "talk with the model in the terminal", main)

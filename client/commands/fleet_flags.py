@@ -1,0 +1,63 @@
+"""Flags of every command that starts services."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from client.commands.request_flags import TreeFlags
+from client.launcher import FleetConfig
+from paceline.config import flag
+from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
+from paceline.errors import ConfigError
+
+_ROUTER_FLAGS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFlags(TreeFlags):
+    """Which services to start, and how."""
+
+    targets: int = flag(1, help="target services")
+    drafts: int = flag(1, help="draft services; 0 is plain decoding")
+    tp_size: int = flag(1, help="ranks of each target")
+    model_path: str = flag(DEFAULT_MODEL_PATH, help="folder of the model, or its GGUF file")
+    speculative_draft_model_path: str = flag(DEFAULT_HEAD_PATH, help="folder of the EAGLE-3 head")
+    num_threads: int = flag(0, help="compute threads of each model process; 0: the cores shared out")
+    log_dir: str = flag("", help="folder for the services' logs; unset: a temporary one")
+    start_timeout_s: float = flag(180.0, help="seconds that the services get to load")
+    router_args: str = flag("", help="more flags of the router, as one string")
+    target_args: str = flag("", help="more flags of each target, as one string")
+    draft_args: str = flag("", help="more flags of each draft, as one string")
+
+    def fleet(self, *, dtype: str, host: str = "127.0.0.1", port: int = 0) -> FleetConfig:
+        """port is the router's. Raises ConfigError."""
+        self.tree_shape()
+        return FleetConfig(
+            num_targets=self.targets,
+            num_drafts=self.drafts,
+            tp_size=self.tp_size,
+            dtype=dtype,
+            model_path=self.model_path,
+            head_path=self.speculative_draft_model_path,
+            host=host,
+            router_port=port,
+            num_threads=self.num_threads,
+            log_dir=self.log_dir,
+            start_timeout_s=self.start_timeout_s,
+            router_flags=(*self.given(*_ROUTER_FLAGS), *_split(self.router_args, "router-args")),
+            target_flags=_split(self.target_args, "target-args"),
+            draft_flags=_split(self.draft_args, "draft-args"),
+        )
+
+    def given(self, *names: str) -> tuple[str, ...]:
+        """Those of the fields that are set, as flags."""
+        values = [(name.replace("_", "-"), getattr(self, name)) for name in names]
+        return tuple(f"--{name}={value}" for name, value in values if value is not None)
+
+
+def _split(text: str, name: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ConfigError(f"--{name} is {text!r}: {error}; quote it like a shell command") from error

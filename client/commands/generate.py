@@ -1,0 +1,77 @@
+"""``paceline generate``: one answer, streamed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from client.client import PacelineClient
+from client.commands.command import Command, parse_words
+from client.commands.request_flags import RequestFlags, parse_ids
+from client.completion import Completion
+from client.figures import completion_figures, describe_completion
+from client.request import Message, Prompt
+from paceline.config import flag
+from paceline.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateConfig(RequestFlags):
+    """Stream the answer to one prompt; - as the prompt reads it from stdin."""
+
+    raw: bool = flag(False, help="take the prompt as it stands, without the model's chat template")
+    system: str = flag("", help="a system message before the prompt")
+    token_ids: tuple[str, ...] = flag((), help="prompt as token ids, comma-separated, instead of text")
+    json: bool = flag(False, help="one JSON object at the end instead of streamed text")
+    stats: bool = flag(True, help="a line of figures on stderr at the end")
+    prompt: tuple[str, ...] = ()
+
+    def request_prompt(self) -> Prompt:
+        """Text, chat or ids. Raises ConfigError where flags exclude each other or nothing is given."""
+        words = " ".join(self.prompt)
+        if self.token_ids and words:
+            raise ConfigError("give a prompt or --token-ids, not both")
+        if self.token_ids:
+            return parse_ids(self.token_ids, "token-ids")
+        if words == "-":
+            words = sys.stdin.read()
+        elif not words:
+            raise ConfigError("give a prompt: paceline generate 'Why is the sky blue?', or - to read it from stdin")
+        if self.raw and self.system:
+            raise ConfigError("--raw takes no template, so there is no place for --system")
+        if self.raw:
+            return words
+        system = [Message("system", self.system)] if self.system else []
+        return [*system, Message("user", words)]
+
+
+def main(argv: Sequence[str]) -> int:
+    config = parse_words(GenerateConfig, argv, command="generate", words="prompt")
+    prompt, sampling, options = config.request_prompt(), config.sampling(), config.options()
+    with PacelineClient(config.router) as client, client.generate(prompt, sampling=sampling, options=options) as answer:
+        if not config.json:
+            for delta in answer:
+                print(delta.text, end="", flush=True)
+            print()
+        completion = answer.result()
+    if config.json:
+        print(json.dumps(_as_json(completion), ensure_ascii=False))
+    elif config.stats:
+        print(describe_completion(completion), file=sys.stderr)
+    return 0
+
+
+def _as_json(completion: Completion) -> dict[str, object]:
+    return {
+        "request_id": completion.request_id,
+        "text": completion.text,
+        "token_ids": completion.token_ids,
+        "finish_reason": completion.finish_reason.value,
+        "usage": {"prompt_tokens": len(completion.prompt_ids), "completion_tokens": len(completion.token_ids)},
+        **completion_figures(completion),
+    }
+
+
+COMMAND = Command("generate", "stream the answer to one prompt", main)

@@ -1,0 +1,84 @@
+"""``paceline inspect``: the last round of a running draft and target, or every round from now on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from client.aio import AsyncPacelineClient
+from client.commands.command import Command, parse
+from client.commands.request_flags import DEFAULT_ROUTER
+from client.round_json import round_json
+from client.round_text import round_text
+from client.rounds import RoundSource
+from client.vocabulary import Vocabulary
+from paceline.config import flag
+from paceline.defaults import DEFAULT_MODEL_PATH
+from paceline.errors import UnavailableError
+from paceline.v1 import router_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class InspectConfig:
+    """Show the last round of a draft and of a target: trees, accepted paths, rows, KV slots, timings."""
+
+    router: str = flag(DEFAULT_ROUTER, help="router that knows the services; not asked where one is named below")
+    target: str = flag("", help="address of a target; with neither this nor --draft, the router's first that are ready")
+    draft: str = flag("", help="address of a draft")
+    model_path: str = flag(DEFAULT_MODEL_PATH, help="folder of the tokenizer that shows tokens as text")
+    json: bool = flag(False, help="as JSON; with --watch one object a line")
+    watch: bool = flag(False, help="every round from now on, until Ctrl-C")
+
+
+def main(argv: Sequence[str]) -> int:
+    config = parse(InspectConfig, argv, command="inspect")
+    asyncio.run(_watch(config) if config.watch else _show_last(config))
+    return 0
+
+
+async def _show_last(config: InspectConfig) -> None:
+    sources = await _sources(config)
+    views = await asyncio.gather(*(source.last() for source in sources))
+    pairs = list(zip(sources, views, strict=True))
+    if config.json:
+        document = {source.service: {"address": source.address, **round_json(view)} for source, view in pairs}
+        print(json.dumps(document, indent=2))
+        return
+    vocabulary = Vocabulary.load(config.model_path)
+    print("\n\n".join(f"{source.service} {source.address}  {round_text(view, vocabulary)}" for source, view in pairs))
+
+
+async def _watch(config: InspectConfig) -> None:
+    vocabulary = Vocabulary.load(config.model_path)
+
+    async def show(source: RoundSource) -> None:
+        async for view in source.rounds():
+            if config.json:
+                document = {"service": source.service, "address": source.address, **round_json(view)}
+                print(json.dumps(document), flush=True)
+            else:
+                print(f"{source.service} {source.address}  {round_text(view, vocabulary)}\n", flush=True)
+
+    await asyncio.gather(*(show(source) for source in await _sources(config)))
+
+
+async def _sources(config: InspectConfig) -> list[RoundSource]:
+    """The services to show. Raises UnavailableError where the router knows none that is ready."""
+    named = [("target", config.target), ("draft", config.draft)]
+    if not config.target and not config.draft:
+        async with AsyncPacelineClient(config.router) as client:
+            info = await client.info()
+        named = [("target", _first_ready(info.targets)), ("draft", _first_ready(info.drafts))]
+    sources = [RoundSource(service, address) for service, address in named if address]
+    if not sources:
+        raise UnavailableError(f"the router at {config.router} has no service that is ready; see paceline info")
+    return sources
+
+
+def _first_ready(replicas: Sequence[router_pb2.ReplicaState]) -> str:
+    return next((replica.address for replica in replicas if replica.ready), "")
+
+
+COMMAND = Command("inspect", "show the last round of a draft and a target", main)

@@ -1,0 +1,81 @@
+"""``paceline serve``: router, drafts and targets as processes of this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from client.commands.command import Command, parse
+from client.commands.fleet_flags import FleetFlags
+from client.launcher import Fleet, FleetConfig
+from client.process import ServiceProcess, ServiceStartError
+from paceline.config import flag
+
+_CHECK_INTERVAL_S = 0.5
+_MAX_RESTARTS = 5  # of one service: more deaths than that are no accident
+
+
+@dataclass(frozen=True, slots=True)
+class ServeConfig(FleetFlags):
+    """Start router, drafts and targets on this machine and keep them running until Ctrl-C."""
+
+    host: str = flag("127.0.0.1", help="address that all services listen on")
+    port: int = flag(7100, help="the router's port; the others take free ones")
+    dtype: str = flag("bfloat16", help="dtype of the models", choices=("bfloat16", "float16", "float32"))
+    speculative_policy: str | None = flag(None, help="off, always or threshold; unset: the router's default")
+    speculative_disable_batch_threshold: int | None = flag(
+        None, help="decoding requests of a target above which it does not speculate"
+    )
+
+    def fleet_config(self) -> FleetConfig:
+        """Raises ConfigError."""
+        fleet = self.fleet(dtype=self.dtype, host=self.host, port=self.port)
+        policy = self.given("speculative_policy", "speculative_disable_batch_threshold")
+        return dataclasses.replace(fleet, router_flags=(*policy, *fleet.router_flags))
+
+
+def main(argv: Sequence[str]) -> int:
+    config = parse(ServeConfig, argv, command="serve")
+    fleet = Fleet(config.fleet_config())
+    signal.signal(signal.SIGTERM, _interrupt)
+    print(f"starting {config.targets} target(s) and {config.drafts} draft(s); logs: {fleet.log_dir}", flush=True)
+    try:
+        with fleet:
+            for process in fleet.processes:
+                print(f"{process.name:9} {process.address}  pid {process.pid}")
+            print(f"serving; try: paceline chat --router {fleet.router_address}   (Ctrl-C stops)", flush=True)
+            _watch(fleet, restart_timeout_s=config.start_timeout_s)
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+        return 0
+
+
+def _watch(fleet: Fleet, *, restart_timeout_s: float) -> NoReturn:
+    """Starts a service that has died again on its port; ends by KeyboardInterrupt or ServiceStartError alone."""
+    deaths: dict[str, int] = {}
+    while True:
+        time.sleep(_CHECK_INTERVAL_S)
+        for process in fleet.processes:
+            if not process.running:
+                deaths[process.name] = deaths.get(process.name, 0) + 1
+                _revive(process, deaths[process.name], timeout_s=restart_timeout_s)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _revive(process: ServiceProcess, num_deaths: int, *, timeout_s: float) -> None:
+    """Starts a replica again on its port. Raises ServiceStartError where that is of no use."""
+    what = f"the {process.name} ended with exit code {process.exit_code}"
+    if num_deaths > _MAX_RESTARTS:
+        raise ServiceStartError(f"{what}, for the {num_deaths}th time; its log is {process.log_path}")
+    print(f"{what}; starting it again (log: {process.log_path})", flush=True)
+    process.restart(timeout_s=timeout_s)
+
+
+COMMAND = Command("serve", "start router, drafts and targets on this machine", main)
