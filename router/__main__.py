@@ -1,0 +1,44 @@
+"""python -m router: starts one router and serves until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+
+from paceline.config import describe, exit_with, parse_flags
+from paceline.errors import PacelineError
+from paceline.logs import set_up_logging
+from paceline.rpc import termination_event
+from router.config import RouterConfig
+from router.running import running_router
+
+_log = logging.getLogger("router")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Exits 0 after a drain; with an error's own code and message where the router cannot start."""
+    try:
+        config = parse_flags(RouterConfig, sys.argv[1:] if argv is None else argv, prog="router")
+        set_up_logging("router", level=config.log_level)
+        asyncio.run(_serve(config))
+    except PacelineError as error:
+        exit_with(error, prog="router")
+
+
+async def _serve(config: RouterConfig) -> None:
+    _log.info("%s", describe(config))
+    async with termination_event() as terminated, running_router(config) as router:
+        print(f"ready {config.host}:{router.port}", flush=True)
+        stop = asyncio.create_task(terminated.wait())
+        await asyncio.wait({stop, router.links}, return_when=asyncio.FIRST_COMPLETED)
+        if router.links.done():
+            stop.cancel()
+            router.links.result()
+        _log.info("draining %d requests for up to %g s", router.dispatcher.num_live, config.drain_timeout_s)
+        await router.drain()
+
+
+if __name__ == "__main__":
+    main()

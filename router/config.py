@@ -1,0 +1,93 @@
+"""The router's flags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.config import flag, require
+from paceline.defaults import DEFAULT_MODEL_PATH
+from paceline.errors import ConfigError, InvalidInputError
+from paceline.logs import LEVELS
+from paceline.types import TreeShape
+from router.policy import Policy, PolicyKind
+
+
+@dataclass(frozen=True, slots=True)
+class RouterConfig:
+    """Paceline's router: text, the queue, and the decision whether and how far to speculate.
+
+    Raises ConfigError naming the flag, its value and what is allowed.
+    """
+
+    host: str = flag("127.0.0.1", help="address to listen on")
+    port: int = flag(7100, help="port to listen on; 0 takes a free one")
+    metrics_port: int = flag(0, help="port of the Prometheus metrics; 0 is off")
+    log_level: str = flag("info", help="least severe log lines to write", choices=LEVELS)
+    drain_timeout_s: float = flag(30.0, help="seconds that running requests get after SIGTERM")
+    targets: tuple[str, ...] = flag(("127.0.0.1:7200",), help="target services, host:port,...")
+    drafts: tuple[str, ...] = flag((), help="draft services, host:port,...; none is plain decoding")
+    model_path: str = flag(DEFAULT_MODEL_PATH, help="folder of the model's tokenizer and chat template")
+    max_queued_requests: int = flag(1024, help="requests that may wait for a target; more are refused")
+    queue_timeout_s: float = flag(30.0, help="seconds that a request waits while no target can be reached")
+    max_attempts: int = flag(4, help="attempts that may pass without a new token before a request fails")
+    target_timeout_s: float = flag(60.0, help="seconds without a word from a busy target before it counts as dead")
+    stream_interval: int = flag(0, help="milliseconds between two messages to one client at least; 0: every step's")
+    client_buffer_tokens: int = flag(4096, help="tokens kept for a client that reads too slowly; then it is cut off")
+    speculative_policy: str | None = flag(
+        None,
+        help="when to speculate; unset: threshold if --speculative-disable-batch-threshold is given, else always",
+        choices=tuple(kind.value for kind in PolicyKind),
+    )
+    speculative_disable_batch_threshold: int | None = flag(
+        None, help="decoding requests of a target above which it does not speculate"
+    )
+    speculative_hysteresis: int = flag(
+        2, help="how far below the threshold a target must fall before it speculates again"
+    )
+    speculative_num_steps: int = flag(5, help="levels of a draft tree below the root")
+    speculative_eagle_topk: int = flag(4, help="beam width of a draft tree; 1 is a chain")
+    speculative_num_draft_tokens: int = flag(16, help="nodes to verify, root included")
+
+    def __post_init__(self) -> None:
+        for name in ("port", "metrics_port"):
+            require(0 <= getattr(self, name) < 65536, name, getattr(self, name), "0 to 65535")
+        for name in ("drain_timeout_s", "queue_timeout_s", "stream_interval", "speculative_hysteresis"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("max_queued_requests", "max_attempts", "client_buffer_tokens"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require(self.target_timeout_s > 0, "target_timeout_s", self.target_timeout_s, "more than 0")
+        require(bool(self.targets), "targets", "empty", "at least one host:port")
+        for name in ("targets", "drafts"):
+            addresses = getattr(self, name)
+            for address in addresses:
+                require(_is_address(address), name, address, "host:port")
+            require(len(set(addresses)) == len(addresses), name, ",".join(addresses), "free of repetitions")
+        self._check_speculation()
+
+    def policy(self) -> Policy:
+        """The policy that the speculative flags ask for."""
+        threshold = self.speculative_disable_batch_threshold
+        if self.speculative_policy is None:
+            kind = PolicyKind.ALWAYS if threshold is None else PolicyKind.THRESHOLD
+        else:
+            kind = PolicyKind(self.speculative_policy)
+        shape = TreeShape(self.speculative_num_steps, self.speculative_eagle_topk, self.speculative_num_draft_tokens)
+        return Policy(kind, shape, threshold=threshold or 0, hysteresis=self.speculative_hysteresis)
+
+    def _check_speculation(self) -> None:
+        threshold = self.speculative_disable_batch_threshold
+        name = "speculative_disable_batch_threshold"
+        require(threshold is None or threshold >= 1, name, threshold, "at least 1; --speculative-policy off is never")
+        if self.speculative_policy == "threshold":
+            require(threshold is not None, name, "unset", "given with --speculative-policy threshold")
+        elif self.speculative_policy is not None:
+            require(threshold is None, name, threshold, f"unset with --speculative-policy {self.speculative_policy}")
+        try:
+            self.policy()
+        except InvalidInputError as error:
+            raise ConfigError(f"the flags --speculative-* give no tree: {error}") from error
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) < 65536

@@ -1,0 +1,252 @@
+"""From the queue to the targets and back: submits against credits, replays what comes back, ends what cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+
+from paceline.errors import InvalidInputError, MismatchError, PacelineError, UnavailableError
+from paceline.types import FinishReason
+from router.config import RouterConfig
+from router.draft_link import DraftLink
+from router.fleet import Fleet
+from router.live_request import LiveRequest
+from router.metrics import RouterMetrics
+from router.peer import PeerInfo
+from router.placement import (
+    Demand,
+    TargetView,
+    check_possible,
+    choose_target,
+    clipped_max_tokens,
+    pages_of,
+    serves_model,
+)
+from router.queue import RequestQueue
+from router.request import ClientRequest
+from router.serve_codec import encode_hello
+from router.speculation import SpeculationControl
+from router.target_link import TargetLink
+from router.text.tokenizer import TextTokenizer
+
+_log = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """Owns the queue, the links and every live request between ``admit`` and ``release``.
+
+    Lives on one event loop. Whatever becomes submittable within a turn of the loop leaves in one message a target.
+    """
+
+    def __init__(
+        self, config: RouterConfig, *, incarnation: int, tokenizer: TextTokenizer, metrics: RouterMetrics
+    ) -> None:
+        self._config = config
+        self._tokenizer_fingerprint = tokenizer.fingerprint
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        hello = encode_hello(f"{config.host}:{config.port}", incarnation)
+        links = [
+            TargetLink(address, self, hello=hello, timeout_s=config.target_timeout_s) for address in config.targets
+        ]
+        drafts = [DraftLink(address, self) for address in config.drafts]
+        self.fleet = Fleet(links, drafts, tokenizer.vocab_size, Counter())
+        self.queue: RequestQueue[LiveRequest] = RequestQueue(config.max_queued_requests)
+        self._links = {link.address: link for link in links}
+        self._speculation = SpeculationControl(config.policy(), self.fleet, metrics)
+        self._live: set[LiveRequest] = set()
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._pump_scheduled = False
+        self._last_ready_at = self._loop.time()
+        metrics.watch_gauges(
+            waiting=self.queue.__len__, running=lambda: sum(link.num_flights for link in self.fleet.targets)
+        )
+
+    @property
+    def num_live(self) -> int:
+        return len(self._live)
+
+    async def run(self) -> None:
+        """Keeps the links up until cancelled."""
+        await self.fleet.run()
+
+    def check_open(self) -> None:
+        """Raises UnavailableError while draining."""
+        if self._draining:
+            raise UnavailableError("the router is draining; send the request to another one")
+
+    def admit(self, request: ClientRequest) -> LiveRequest:
+        """Queues a request. Raises CapacityError where the queue is full, UnavailableError while draining."""
+        self.check_open()
+        live = LiveRequest(request, buffer_tokens=self._config.client_buffer_tokens, now=self._loop.time())
+        self.queue.push(live)
+        self._live.add(live)
+        self._wait_in_queue(live)
+        return live
+
+    def release(self, live: LiveRequest) -> None:
+        """The client has all of it or is gone: cancels what still runs and frees all state."""
+        if live not in self._live:
+            return
+        self._live.remove(live)
+        self._leave_queue(live)
+        if live.flight is not None:
+            live.flight.link.cancel(live)
+        self._speculation.stop(live)
+        self._metrics.count_end(live, self._loop.time())
+        if not self._live:
+            self._idle.set()
+
+    def refuse_new(self) -> None:
+        """From now on ``admit`` and ``check_open`` raise."""
+        self._draining = True
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Returns once every live request was released, False where the time did not do."""
+        if not self._live:
+            return True
+        self._idle.clear()
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+        except TimeoutError:
+            _log.warning("%d requests still run after %g s of draining", len(self._live), timeout_s)
+            return False
+        return True
+
+    def check_info(self, info: PeerInfo) -> None:
+        theirs, ours = info.tokenizer_fingerprint, self._tokenizer_fingerprint
+        if theirs and theirs != ours:
+            raise MismatchError(
+                f"its tokenizer is {theirs[:12]}, this router's {ours[:12]}; give both one --model-path"
+            )
+
+    def on_ready(self, link: TargetLink) -> None:
+        self._speculation.forget_load(link)
+        self._speculation.take_load(link)
+        self._schedule_pump()
+
+    def on_step(self, link: TargetLink, *, new_tokens: int, credits_changed: bool) -> None:
+        if new_tokens:
+            self._metrics.generation_tokens.inc(new_tokens)
+        if link.ready:
+            self._last_ready_at = self._loop.time()
+        self._speculation.take_load(link)
+        if credits_changed and self.queue:
+            self._schedule_pump()
+
+    def on_end(self, live: LiveRequest) -> None:
+        self._speculation.stop(live)
+
+    def on_return(self, link: TargetLink, live: LiveRequest, reason: str) -> None:
+        self._retry(link, live, reason)
+
+    def on_lost(self, link: TargetLink, lives: list[LiveRequest]) -> None:
+        if lives:
+            _log.warning("target %s is lost; %d requests go elsewhere", link.address, len(lives))
+        for live in reversed(lives):
+            self._retry(link, live, "lost")
+
+    def on_draft_changed(self, link: DraftLink) -> None:
+        for target in self.fleet.targets:
+            if target.info is not None:
+                self._speculation.revise(target)
+
+    def _wait_in_queue(self, live: LiveRequest) -> None:
+        live.queued_at = self._loop.time()
+        live.queue_timer = self._loop.call_later(self._config.queue_timeout_s, self._queue_timeout, live)
+        self._schedule_pump()
+
+    def _leave_queue(self, live: LiveRequest) -> None:
+        self.queue.discard(live)
+        if live.queue_timer is not None:
+            live.queue_timer.cancel()
+            live.queue_timer = None
+
+    def _queue_timeout(self, live: LiveRequest) -> None:
+        """Ends a request that no target could be reached for; one that waits for credits waits on."""
+        demand = _demand(live)
+        timeout_s = self._config.queue_timeout_s
+        deadline = max(live.queued_at, self._last_ready_at) + timeout_s
+        if any(serves_model(view, demand) for view in self.fleet.target_views()):
+            deadline = self._loop.time() + timeout_s
+        if deadline > self._loop.time():
+            live.queue_timer = self._loop.call_at(deadline, self._queue_timeout, live)
+            return
+        states = self.fleet.target_messages()
+        self._end(live, UnavailableError(f"no target could be reached for {timeout_s:g} s ({states}); start one"))
+
+    def _schedule_pump(self) -> None:
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Submits from the queue's front while targets take it.
+
+        One that waits for credits holds those behind it; one whose model no ready target serves does not.
+        """
+        self._pump_scheduled = False
+        done = []
+        for live in self.queue:
+            demand = _demand(live)
+            views = self.fleet.target_views()
+            target = choose_target(views, demand)
+            if target is not None:
+                done.append(live)
+                self._submit(live, demand, target)
+                continue
+            serving = [view for view in views if serves_model(view, demand)]
+            if not serving:
+                continue
+            try:
+                check_possible(demand, serving)
+            except InvalidInputError as error:
+                done.append(live)
+                live.end(error)
+            else:
+                break
+        for live in done:
+            self._leave_queue(live)
+
+    def _submit(self, live: LiveRequest, demand: Demand, target: TargetView) -> None:
+        link = self._links[target.address]
+        assert link.info is not None
+        sampling = live.request.sampling
+        if not sampling.ignore_eos:
+            live.stop_ids |= link.info.eos_token_ids
+        live.model_fingerprint = target.model_fingerprint
+        live.max_tokens = clipped_max_tokens(demand, target.context_length)
+        decision = self._speculation.start(link, live)
+        self._metrics.count_start(live, self._loop.time() - live.queued_at)
+        link.submit(live, decision, max_tokens=live.max_tokens, pages=pages_of(demand, target))
+
+    def _retry(self, link: TargetLink, live: LiveRequest, reason: str) -> None:
+        """To the queue's front for another attempt, unless all its tokens are there or attempts are used up."""
+        self._speculation.stop(live)
+        live.attempt += 1
+        live.barren_attempts += 1
+        live.avoid = link.address
+        if live.emitted and live.emitted[-1] in live.stop_ids:
+            live.end(FinishReason.STOP)
+        elif len(live.emitted) >= live.max_tokens:
+            live.end(FinishReason.LENGTH)
+        elif live.barren_attempts >= self._config.max_attempts:
+            message = (
+                f"gave up after {live.barren_attempts} attempts without a new token; the last, on {link.address}, "
+            )
+            live.end(UnavailableError(message + f"ended with: {reason}. Try again, or look into the targets' logs"))
+        else:
+            self._metrics.replays.labels(reason).inc()
+            self.queue.push_front(live)
+            self._wait_in_queue(live)
+
+    def _end(self, live: LiveRequest, error: PacelineError) -> None:
+        self._leave_queue(live)
+        live.end(error)
+
+
+def _demand(live: LiveRequest) -> Demand:
+    request = live.request
+    return Demand(len(request.prompt_ids), request.sampling.max_tokens, live.model_fingerprint, live.avoid)

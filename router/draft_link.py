@@ -1,0 +1,85 @@
+"""The watch over one draft: who it is, and its load as it changes. Rows and trees never come this way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+import grpc
+
+from paceline.errors import MismatchError, PacelineError, UnavailableError
+from paceline.rpc import open_channel
+from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
+from router import serve_codec
+from router.backoff import Backoff
+from router.link_listener import DraftListener
+from router.peer import DraftLoad, PeerInfo
+from router.peer_link import CONNECT_TIMEOUT_S, next_message
+
+_log = logging.getLogger(__name__)
+
+
+class DraftLink:
+    """One draft. info is None while it cannot be reached; message says why."""
+
+    def __init__(self, address: str, listener: DraftListener) -> None:
+        self.address = address
+        self.info: PeerInfo | None = None
+        self.info_message = common_pb2.ServiceInfo()  # the last one heard
+        self.load = DraftLoad()
+        self.message = "not connected yet"
+        self._listener = listener
+
+    @property
+    def ready(self) -> bool:
+        return self.info is not None and not self.load.draining
+
+    async def run(self) -> None:
+        """Keeps watching until cancelled."""
+        backoff = Backoff(random.Random())
+        async with open_channel(self.address) as channel:
+            stub: draft_pb2_grpc.DraftServiceAsyncStub = draft_pb2_grpc.DraftServiceStub(channel)
+            while True:
+                try:
+                    await self._watch(stub)
+                except grpc.aio.AioRpcError as error:
+                    message = error.details() or error.code().name
+                except PacelineError as error:
+                    message = str(error)
+                if self.info is not None:
+                    backoff.reset()
+                    self.info = None
+                    self._listener.on_draft_changed(self)
+                if message != self.message:
+                    _log.warning("draft %s is not reachable: %s", self.address, message)
+                self.message = message
+                await asyncio.sleep(backoff.next_s())
+
+    async def _watch(self, stub: draft_pb2_grpc.DraftServiceAsyncStub) -> None:
+        """One connection, from GetInfo to the load stream's end, which is always an error."""
+        reply = await stub.GetInfo(draft_pb2.DraftServiceGetInfoRequest(), timeout=CONNECT_TIMEOUT_S)
+        info = serve_codec.decode_info(reply.info)
+        if info.service != "draft":
+            raise MismatchError(f"is a {info.service or 'service without a name'}, not a draft; fix --drafts")
+        call = stub.WatchLoad(draft_pb2.WatchLoadRequest())
+        try:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    message = await next_message(call, draft_pb2.WatchLoadResponse)
+            except TimeoutError as error:
+                raise UnavailableError(f"no load report within {CONNECT_TIMEOUT_S:g} s") from error
+            self.load = serve_codec.decode_draft_load(message)
+            if self.load.incarnation != info.incarnation:
+                raise UnavailableError("restarted between two calls")
+            self.info, self.info_message, self.message = info, reply.info, ""
+            _log.info("draft %s is up, incarnation %x", self.address, info.incarnation)
+            self._listener.on_draft_changed(self)
+            while True:
+                message = await next_message(call, draft_pb2.WatchLoadResponse)
+                was_draining = self.load.draining
+                self.load = serve_codec.decode_draft_load(message)
+                if self.load.draining != was_draining:
+                    self._listener.on_draft_changed(self)
+        finally:
+            call.cancel()

@@ -1,0 +1,141 @@
+"""A request between its admission and its last message: what came, what the client took, how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paceline.errors import CapacityError, PacelineError
+from paceline.types import FinishReason, SpeculationDecision
+from router.request import ClientRequest
+from router.round_stats import RoundStats
+
+if TYPE_CHECKING:
+    from router.target_link import TargetLink
+
+
+class DeltaGapError(PacelineError):
+    """A target left tokens out: an error of its own, which a replay makes good."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flight:
+    """One attempt: the target's link, the request's number on its stream, and the decision sent last."""
+
+    link: TargetLink
+    number: int
+    decision: SpeculationDecision
+
+
+class LiveRequest:
+    """Links and dispatcher put tokens and the end in; one servicer call takes them out.
+
+    emitted[0, taken) has gone to the client, emitted[taken, ...) waits for it. Ended once outcome is set:
+    a reason, or the error to answer with. Nothing is accepted past the end.
+    """
+
+    __slots__ = (
+        "_buffer_tokens",
+        "_waiter",
+        "attempt",
+        "avoid",
+        "barren_attempts",
+        "draft",
+        "emitted",
+        "flight",
+        "max_tokens",
+        "model_fingerprint",
+        "outcome",
+        "queue_timer",
+        "queued_at",
+        "request",
+        "started_at",
+        "stats",
+        "stop_ids",
+        "taken",
+    )
+
+    def __init__(self, request: ClientRequest, *, buffer_tokens: int, now: float) -> None:
+        self.request = request
+        self.emitted: list[int] = []
+        self.taken = 0
+        self.outcome: FinishReason | PacelineError | None = None
+        self.stats = RoundStats()
+        self.stop_ids = frozenset(request.sampling.stop_token_ids)  # the target's end tokens join at placement
+        self.attempt = 0
+        self.barren_attempts = 0  # attempts since the last new token
+        self.avoid = ""  # the target that failed or returned it last
+        self.model_fingerprint = ""  # of the target that began it
+        self.max_tokens = request.sampling.max_tokens  # clipped to the target's context at placement
+        self.draft = ""  # that its decision names
+        self.flight: Flight | None = None
+        self.queue_timer: asyncio.TimerHandle | None = None  # while it waits in the queue
+        self.started_at = now
+        self.queued_at = now
+        self._buffer_tokens = buffer_tokens
+        self._waiter: asyncio.Future[None] | None = None
+
+    def accept(self, offset: int, tokens: Sequence[int]) -> int:
+        """Takes a delta whose first token has this index in the output; returns how many of its tokens were new.
+
+        What an earlier attempt gave is dropped: the client may have it. Raises DeltaGapError where tokens are
+        missing before it and CapacityError where the client has left too many untaken.
+        """
+        emitted = self.emitted
+        seen = len(emitted) - offset
+        if seen:
+            if seen < 0:
+                raise DeltaGapError(f"a delta starts at token {offset}, but only {len(emitted)} came before it")
+            tokens = tokens[seen:]
+            if not tokens:
+                return 0
+        emitted += tokens
+        self.barren_attempts = 0
+        if len(emitted) - self.taken > self._buffer_tokens:
+            raise CapacityError(
+                f"the client left {len(emitted) - self.taken} tokens untaken, more than the {self._buffer_tokens} that "
+                "are kept for it; read faster or raise --client-buffer-tokens"
+            )
+        self._wake()
+        return len(tokens)
+
+    def end(self, outcome: FinishReason | PacelineError) -> None:
+        """Sets the outcome; a second one is ignored."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self._wake()
+
+    async def wait(self) -> None:
+        """Returns once there is a token to take or an outcome. For one waiter."""
+        if self.outcome is None and self.taken == len(self.emitted):
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    async def wait_for_end(self, deadline: float) -> None:
+        """Returns at the outcome, or when the loop's clock reaches the deadline. For the one waiter."""
+        loop = asyncio.get_running_loop()
+        while self.outcome is None and loop.time() < deadline:
+            self._waiter = waiter = loop.create_future()
+            timer = loop.call_at(deadline, _resolve, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+
+    def take(self) -> list[int]:
+        """The tokens since the last call."""
+        tokens = self.emitted[self.taken :]
+        self.taken = len(self.emitted)
+        return tokens
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+def _resolve(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,85 @@
+"""The router's numbers: under vLLM's names where vLLM has them, under paceline's where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from paceline.types import FinishReason, SpeculationDecision
+from router.live_request import LiveRequest
+
+_LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+class RouterMetrics:
+    """All metrics of one router; process_cpu_seconds_total of the same registry is its CPU time."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        ProcessCollector(registry=registry)
+        self._registry = registry
+        self._prompt_tokens = self._counter("vllm:prompt_tokens_total", "Prompt tokens of requests submitted first")
+        generated = self._counter("vllm:generation_tokens_total", "Tokens that targets generated")
+        self.generation_tokens = generated
+        self._successes = self._counter("vllm:request_success_total", "Requests that finished", "finished_reason")
+        self._failures = self._counter("paceline:request_failures_total", "Requests that failed", "code")
+        self._drafts = self._counter("vllm:spec_decode_num_drafts_total", "Speculative rounds")
+        self._draft_tokens = self._counter("vllm:spec_decode_num_draft_tokens_total", "Proposed draft tokens")
+        self._accepted = self._counter("vllm:spec_decode_num_accepted_tokens_total", "Accepted draft tokens")
+        self._accepted_at = self._counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos_total", "Rounds that accepted a draft here", "position"
+        )
+        self.replays = self._counter("paceline:replays_total", "Attempts after the first", "reason")
+        self._decisions = self._counter("paceline:decisions_total", "Decisions sent", "reason", "speculates")
+        self.messages = self._counter("paceline:client_messages_total", "Messages to clients")
+        self.first_token_s = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token")
+        self.token_s = self._histogram(
+            "vllm:inter_token_latency_seconds", "Time between messages to a client by their tokens", _TOKEN_BUCKETS_S
+        )
+        self._request_s = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last message")
+        self.queue_s = self._histogram("vllm:request_queue_time_seconds", "Time in the queue before an attempt")
+
+    def watch_gauges(self, *, waiting: Callable[[], int], running: Callable[[], int]) -> None:
+        """Sets what the gauges read whenever they are scraped."""
+        gauges = (
+            ("vllm:num_requests_waiting", "Requests in the queue", waiting),
+            ("vllm:num_requests_running", "Requests on targets", running),
+        )
+        for name, text, read in gauges:
+            Gauge(name, text, registry=self._registry).set_function(read)
+
+    def count_decision(self, decision: SpeculationDecision) -> None:
+        """By the kind of its reason: what stands before a colon and numbers."""
+        kind = decision.reason.partition(":")[0]
+        speculates = any(rung.shape is not None for rung in decision.ladder)
+        self._decisions.labels(kind, str(speculates).lower()).inc()
+
+    def count_start(self, live: LiveRequest, waited_s: float) -> None:
+        """An attempt was submitted."""
+        self.queue_s.observe(waited_s)
+        if live.attempt == 0:
+            self._prompt_tokens.inc(len(live.request.prompt_ids))
+
+    def count_end(self, live: LiveRequest, now: float) -> None:
+        """Its servicer call is over."""
+        outcome = live.outcome
+        if isinstance(outcome, FinishReason):
+            self._successes.labels(outcome.value).inc()
+            self._request_s.observe(now - live.started_at)
+        elif outcome is None:
+            self._failures.labels("CANCELLED").inc()
+        else:
+            self._failures.labels(outcome.code.name).inc()
+        stats = live.stats
+        self._drafts.inc(stats.speculative_rounds)
+        self._draft_tokens.inc(stats.proposed_drafts)
+        self._accepted.inc(stats.accepted_drafts)
+        for position, rounds in enumerate(stats.accepted_by_depth):
+            self._accepted_at.labels(str(position)).inc(rounds)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _LATENCY_BUCKETS_S) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self._registry)

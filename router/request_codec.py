@@ -1,0 +1,102 @@
+"""GenerateRequest to a checked ClientRequest, and what comes back to GenerateResponse."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+
+from paceline.codec import decode_sampling_params, decode_token_ids, decode_tree_shape, refuse_reserved_fields
+from paceline.errors import InvalidInputError, ModelLoadError
+from paceline.v1 import router_pb2
+from router.policy import Override
+from router.request import ClientRequest, Limits
+from router.text.chat_template import ChatTemplate
+from router.text.tokenizer import TextTokenizer
+
+_RESERVED = ("priority", "deadline_s", "tenant", "lora_id")
+_MAX_REQUEST_ID_LEN = 256
+# Text up to here is tokenised in about a millisecond on the event loop's own thread; longer text on another one.
+_INLINE_TEXT_LEN = 2_000
+
+
+class RequestParser:
+    """Checks a request at the edge. draw_seed and draw_id give what the client left open."""
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        template: ChatTemplate | None,
+        *,
+        draw_seed: Callable[[], int],
+        draw_id: Callable[[], str],
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._template = template
+        self._draw_seed = draw_seed
+        self._draw_id = draw_id
+
+    async def parse(self, message: router_pb2.GenerateRequest, limits: Limits) -> ClientRequest:
+        """Raises InvalidInputError, UnsupportedFieldError, and ModelLoadError for chat without a template."""
+        refuse_reserved_fields(message, _RESERVED)
+        if len(message.request_id) > _MAX_REQUEST_ID_LEN:
+            raise InvalidInputError(f"request_id has {len(message.request_id)} characters, over {_MAX_REQUEST_ID_LEN}")
+        sampling = decode_sampling_params(message.sampling_params)
+        for token_id in sampling.stop_token_ids:
+            if token_id >= limits.vocab_size:
+                raise InvalidInputError(
+                    f"stop_token_ids holds {token_id}, outside the vocabulary of {limits.vocab_size}"
+                )
+        if not message.sampling_params.HasField("seed"):
+            sampling = dataclasses.replace(sampling, seed=self._draw_seed())
+        override = _override(message)
+        prompt_ids = await self._prompt_ids(message, limits)
+        limits.check_prompt_len(len(prompt_ids))
+        return ClientRequest(
+            request_id=message.request_id or self._draw_id(),
+            prompt_ids=tuple(prompt_ids),
+            sampling=sampling,
+            override=override,
+            skip_special_tokens=message.skip_special_tokens if message.HasField("skip_special_tokens") else True,
+        )
+
+    async def _prompt_ids(self, message: router_pb2.GenerateRequest, limits: Limits) -> list[int]:
+        kind = message.WhichOneof("input")
+        if kind == "token_ids":
+            limits.check_prompt_len(len(message.token_ids.ids))
+            ids: list[int] = decode_token_ids(message.token_ids.ids, limits.vocab_size).tolist()
+            return ids
+        if kind == "text":
+            return await self._encode(message.text, limits, add_special_tokens=True)
+        if kind == "chat":
+            return await self._encode(self._render(message.chat), limits, add_special_tokens=False)
+        raise InvalidInputError("the request has no input; set one of text, token_ids and chat")
+
+    def _render(self, chat: router_pb2.ChatMessages) -> str:
+        if self._template is None:
+            raise ModelLoadError(
+                "the model has no chat template; send text or token_ids, or put a chat_template.jinja in --model-path"
+            )
+        if not chat.messages:
+            raise InvalidInputError("chat has no messages; send at least one")
+        for index, entry in enumerate(chat.messages):
+            if not entry.role:
+                raise InvalidInputError(f"chat message {index} has no role; set it to user, assistant or system")
+        return self._template.render([{"role": entry.role, "content": entry.content} for entry in chat.messages])
+
+    async def _encode(self, text: str, limits: Limits, *, add_special_tokens: bool) -> list[int]:
+        fewest = -(-len(text) // self._tokenizer.longest_token_len)
+        if fewest:
+            limits.check_prompt_len(fewest, exact=False)
+        if len(text) <= _INLINE_TEXT_LEN:
+            return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+
+def _override(message: router_pb2.GenerateRequest) -> Override:
+    asked = message.speculation
+    if not asked.HasField("shape"):
+        return Override(disable=asked.disable)
+    if asked.disable:
+        raise InvalidInputError("speculation sets both disable and shape; set one of them")
+    return Override(shape=decode_tree_shape(asked.shape))

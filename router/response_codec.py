@@ -1,0 +1,44 @@
+"""What a client gets of its request: tokens, the text that they complete, and at last how it ended."""
+
+from __future__ import annotations
+
+from paceline.codec import encode_finish_reason
+from paceline.types import FinishReason
+from paceline.v1 import router_pb2
+from router.live_request import LiveRequest
+from router.serve_codec import encode_stats
+from router.text.detokenizer import Detokenizer
+
+
+class ResponseEncoder:
+    """The messages of one request. The token that stops it is returned and has no text."""
+
+    __slots__ = ("_detokenizer", "_first", "_live")
+
+    def __init__(self, live: LiveRequest, detokenizer: Detokenizer) -> None:
+        self._live = live
+        self._detokenizer = detokenizer
+        self._first = True
+
+    def next(self) -> router_pb2.GenerateResponse:
+        """All that came since the last call; complete with finish_reason, usage and stats once the request ended."""
+        live = self._live
+        offset = live.taken
+        tokens = live.take()
+        stopped = bool(tokens) and tokens[-1] in live.stop_ids
+        response = router_pb2.GenerateResponse(
+            request_id=live.request.request_id,
+            text=self._detokenizer.push(tokens[:-1] if stopped else tokens),
+            token_ids=tokens,
+            offset=offset,
+        )
+        if self._first:
+            self._first = False
+            response.prompt_ids.extend(live.request.prompt_ids)
+        if isinstance(live.outcome, FinishReason):
+            response.text += self._detokenizer.finish()
+            response.finish_reason = encode_finish_reason(live.outcome)  # type: ignore[assignment]
+            response.usage.prompt_tokens = len(live.request.prompt_ids)
+            response.usage.completion_tokens = live.taken
+            response.stats.CopyFrom(encode_stats(live.stats))
+        return response

@@ -1,0 +1,71 @@
+"""The running router: built from its configuration, serving while its context is open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import uuid
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+
+from paceline.metrics import MetricsServer
+from paceline.rpc import RpcServer
+from router.config import RouterConfig
+from router.dispatcher import Dispatcher
+from router.metrics import RouterMetrics
+from router.request_codec import RequestParser
+from router.servicer import SERVICE_NAME, RouterServicer
+from router.text.chat_template import ChatTemplate
+from router.text.tokenizer import TextTokenizer
+
+# What calls get to end by themselves once their requests are over or given up.
+_STOP_GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningRouter:
+    """A router that serves on port."""
+
+    port: int
+    dispatcher: Dispatcher
+    links: asyncio.Task[None]  # runs until cancelled; ends early by an error of our own alone
+    _rpc: RpcServer
+    _config: RouterConfig
+
+    async def drain(self) -> None:
+        """Not ready from now on, new calls refused; returns when the running ones are over or out of time."""
+        self.dispatcher.refuse_new()
+        await self._rpc.set_ready(False)
+        await self.dispatcher.drained(self._config.drain_timeout_s)
+
+
+@contextlib.asynccontextmanager
+async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
+    """Serves until the context ends. Raises ModelLoadError and ConfigError before it begins."""
+    tokenizer = TextTokenizer.load(config.model_path)
+    template = ChatTemplate.load(config.model_path)
+    registry = CollectorRegistry()
+    metrics = RouterMetrics(registry)
+    incarnation = secrets.randbits(64)
+    dispatcher = Dispatcher(config, incarnation=incarnation, tokenizer=tokenizer, metrics=metrics)
+    parser = RequestParser(
+        tokenizer, template, draw_seed=lambda: secrets.randbits(64), draw_id=lambda: uuid.uuid4().hex
+    )
+    rpc = RpcServer(SERVICE_NAME)
+    servicer = RouterServicer(
+        config, dispatcher, parser=parser, tokenizer=tokenizer, metrics=metrics, incarnation=incarnation
+    )
+    servicer.add_to(rpc.server)
+    with MetricsServer(registry, host=config.host, port=config.metrics_port):
+        port = await rpc.start(config.host, config.port)
+        links = asyncio.create_task(dispatcher.run(), name="links")
+        try:
+            await rpc.set_ready(True)
+            yield RunningRouter(port, dispatcher, links, rpc, config)
+        finally:
+            await rpc.stop(_STOP_GRACE_S)
+            links.cancel()
+            await asyncio.gather(links, return_exceptions=True)

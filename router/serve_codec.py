@@ -1,0 +1,106 @@
+"""What travels between router and targets, and what drafts report: value types to messages and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from paceline.codec import encode_decision, encode_sampling_params
+from paceline.types import SpeculationDecision
+from paceline.v1 import common_pb2, draft_pb2, target_pb2
+from router.live_request import LiveRequest
+from router.peer import DraftLoad, PeerInfo, TargetLoad
+from router.placement import Head
+from router.round_stats import RoundStats
+
+_RETURN_REASONS: dict[int, str] = {
+    target_pb2.RETURN_REASON_NO_CREDIT: "no-credit",
+    target_pb2.RETURN_REASON_PREEMPTED: "preempted",
+    target_pb2.RETURN_REASON_DRAINING: "draining",
+}
+
+
+def encode_hello(router: str, incarnation: int) -> target_pb2.ServeRequest:
+    return target_pb2.ServeRequest(hello=target_pb2.ServeHello(router=router, incarnation=incarnation))
+
+
+def encode_submission(live: LiveRequest, *, number: int, max_tokens: int) -> target_pb2.Submission:
+    """The attempt that live's flight describes. max_tokens: clipped to the target's context."""
+    request = live.request
+    assert live.flight is not None
+    return target_pb2.Submission(
+        request=number,
+        request_id=request.request_id,
+        prompt_ids=request.prompt_ids,
+        emitted_ids=live.emitted,
+        attempt=live.attempt,
+        sampling_params=encode_sampling_params(dataclasses.replace(request.sampling, max_tokens=max_tokens)),
+        decision=encode_decision(live.flight.decision),
+    )
+
+
+def encode_submit(submissions: Sequence[target_pb2.Submission]) -> target_pb2.ServeRequest:
+    return target_pb2.ServeRequest(submit=target_pb2.Submit(submissions=submissions))
+
+
+def encode_update(decisions: Mapping[int, SpeculationDecision]) -> target_pb2.ServeRequest:
+    update = target_pb2.UpdateSpeculation(
+        requests=list(decisions), decisions=[encode_decision(decision) for decision in decisions.values()]
+    )
+    return target_pb2.ServeRequest(update_speculation=update)
+
+
+def encode_cancel(numbers: Sequence[int]) -> target_pb2.ServeRequest:
+    return target_pb2.ServeRequest(cancel=target_pb2.Cancel(requests=numbers))
+
+
+def decode_info(message: common_pb2.ServiceInfo) -> PeerInfo:
+    return PeerInfo(
+        service=message.service,
+        incarnation=message.incarnation,
+        model_fingerprint=message.model_fingerprint,
+        tokenizer_fingerprint=message.tokenizer_fingerprint,
+        head=Head(message.head_fingerprint, message.feature_id),
+        vocab_size=message.vocab_size,
+        context_length=message.context_length,
+        page_size=max(1, message.page_size),
+        num_pages=message.num_pages,
+        max_running_requests=message.max_running_requests,
+        eos_token_ids=frozenset(message.eos_token_ids),
+    )
+
+
+def decode_target_load(message: target_pb2.LoadReport) -> TargetLoad:
+    links = {state.draft: state.connected for state in message.drafts} if message.drafts else None
+    return TargetLoad(message.running_requests, message.prefilling_requests, message.draining, links)
+
+
+def decode_draft_load(message: draft_pb2.WatchLoadResponse) -> DraftLoad:
+    return DraftLoad(message.num_sessions, message.max_sessions, message.busy, message.draining, message.incarnation)
+
+
+def decode_stats(message: common_pb2.SpeculationStats) -> RoundStats:
+    return RoundStats(
+        message.speculative_rounds,
+        message.rounds,
+        message.accepted_drafts,
+        message.proposed_drafts,
+        tuple(message.accepted_by_depth),
+        message.late_rounds,
+    )
+
+
+def encode_stats(stats: RoundStats) -> common_pb2.SpeculationStats:
+    return common_pb2.SpeculationStats(
+        speculative_rounds=stats.speculative_rounds,
+        rounds=stats.rounds,
+        accepted_drafts=stats.accepted_drafts,
+        proposed_drafts=stats.proposed_drafts,
+        accepted_by_depth=stats.accepted_by_depth,
+        late_rounds=stats.late_rounds,
+    )
+
+
+def return_reason(code: int) -> str:
+    """For logs and metrics."""
+    return _RETURN_REASONS.get(code, "unspecified")

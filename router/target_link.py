@@ -1,0 +1,261 @@
+"""The Serve stream to one target: reconnects, sends what the outbox holds, hands tokens to their requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import grpc
+
+from paceline.errors import CapacityError, MismatchError, PacelineError, UnavailableError, WireError
+from paceline.rpc import open_channel
+from paceline.types import SpeculationDecision
+from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
+from router import serve_codec
+from router.backoff import Backoff
+from router.credits import CreditLedger
+from router.link_listener import TargetListener
+from router.live_request import DeltaGapError, Flight, LiveRequest
+from router.outbox import Outbox
+from router.peer import PeerInfo, TargetLoad
+from router.peer_link import CONNECT_TIMEOUT_S, next_message
+from router.placement import TargetView
+from router.target_end import end_of
+
+_Call: TypeAlias = "grpc.aio.StreamStreamCall[target_pb2.ServeRequest, target_pb2.ServeResponse]"
+_log = logging.getLogger(__name__)
+
+
+class TargetLink:
+    """One target. Each stream starts from nothing: a number of an earlier one means nothing to it."""
+
+    def __init__(
+        self, address: str, listener: TargetListener, *, hello: target_pb2.ServeRequest, timeout_s: float
+    ) -> None:
+        self.address = address
+        self.info: PeerInfo | None = None  # of the stream that stands, else None
+        self.info_message = common_pb2.ServiceInfo()  # the last one heard
+        self.load = TargetLoad()
+        self.ledger = CreditLedger()
+        self.message = "not connected yet"  # why it is not ready
+        self._listener = listener
+        self._hello = hello
+        self._timeout_s = timeout_s
+        self._flights: dict[int, LiveRequest] = {}
+        self._next_number = 1
+        self._outbox: Outbox[target_pb2.Submission] = Outbox()
+        self._heard_at = 0.0
+        self._hung = False
+
+    @property
+    def ready(self) -> bool:
+        return self.info is not None and not self.load.draining
+
+    @property
+    def num_flights(self) -> int:
+        return len(self._flights)
+
+    def flights(self) -> Iterator[LiveRequest]:
+        """The requests on this target, oldest first."""
+        return iter(self._flights.values())
+
+    def view(self) -> TargetView | None:
+        """For placement; None where no stream stands."""
+        info = self.info
+        if info is None:
+            return None
+        return TargetView(
+            address=self.address,
+            ready=self.ready,
+            model_fingerprint=info.model_fingerprint,
+            context_length=info.context_length,
+            page_size=info.page_size,
+            num_pages=info.num_pages,
+            free_slots=self.ledger.free_slots,
+            free_pages=self.ledger.free_pages,
+            running_requests=max(self.load.running_requests, self.num_flights),
+            max_running_requests=info.max_running_requests,
+        )
+
+    def submit(self, live: LiveRequest, decision: SpeculationDecision, *, max_tokens: int, pages: int) -> None:
+        """Starts an attempt. The stream must stand and its credits must cover the pages."""
+        self.ledger.spend(pages)
+        number = self._next_number
+        self._next_number += 1
+        live.flight = Flight(self, number, decision)
+        if not self._flights:
+            self._heard_at = asyncio.get_running_loop().time()
+        self._flights[number] = live
+        self._outbox.submit(serve_codec.encode_submission(live, number=number, max_tokens=max_tokens))
+
+    def update(self, live: LiveRequest, decision: SpeculationDecision) -> None:
+        """Sends a new decision for a request on this link."""
+        assert live.flight is not None
+        live.flight = Flight(self, live.flight.number, decision)
+        self._outbox.update(live.flight.number, decision)
+
+    def cancel(self, live: LiveRequest) -> None:
+        """Forgets the request and tells the target to."""
+        number = self._forget(live)
+        self._outbox.cancel(number)
+
+    async def run(self) -> None:
+        """Keeps the link up until cancelled."""
+        backoff = Backoff(random.Random())
+        async with open_channel(self.address) as channel:
+            stub: target_pb2_grpc.TargetServiceAsyncStub = target_pb2_grpc.TargetServiceStub(channel)
+            while True:
+                stood = False
+                try:
+                    await self._serve(stub.Serve())
+                except grpc.aio.AioRpcError as error:
+                    message = error.details() or error.code().name
+                except PacelineError as error:
+                    message = str(error)
+                finally:
+                    stood = self.info is not None
+                    self.info = None
+                if stood:
+                    backoff.reset()
+                if stood or message != self.message:
+                    _log.warning("target %s is not reachable: %s", self.address, message)
+                self.message = message
+                self._lose_flights()
+                await asyncio.sleep(backoff.next_s())
+
+    async def _serve(self, call: _Call) -> None:
+        """One stream from hello to its end, which is always an error."""
+        try:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await call.write(self._hello)
+                    first = await next_message(call, target_pb2.ServeResponse)
+            except TimeoutError as error:
+                raise UnavailableError(f"no first message within {CONNECT_TIMEOUT_S:g} s") from error
+            self._open(first)
+            writer = asyncio.create_task(self._write(call, self._outbox))
+            watchdog = asyncio.create_task(self._watch(call))
+            try:
+                await self._read(call, first)
+            finally:
+                for task in (writer, watchdog):
+                    task.cancel()
+                await asyncio.gather(writer, watchdog, return_exceptions=True)
+        finally:
+            call.cancel()
+
+    def _open(self, first: target_pb2.ServeResponse) -> None:
+        info = serve_codec.decode_info(first.info)
+        if info.service != "target":
+            raise MismatchError(f"is a {info.service or 'service without a name'}, not a target; fix --targets")
+        self._listener.check_info(info)
+        self.info_message = first.info
+        self.load = TargetLoad()
+        self.ledger = CreditLedger()
+        self._outbox = Outbox()
+        self._hung = False
+        self._heard_at = asyncio.get_running_loop().time()
+        self.info = info
+        self.message = ""
+        _log.info("target %s is up, incarnation %x", self.address, info.incarnation)
+
+    async def _read(self, call: _Call, first: target_pb2.ServeResponse) -> None:
+        self._take(first)
+        self._listener.on_ready(self)
+        clock = asyncio.get_running_loop().time
+        while True:
+            try:
+                message = await next_message(call, target_pb2.ServeResponse)
+            except UnavailableError as error:
+                if self._hung:
+                    raise UnavailableError(f"no word for {self._timeout_s:g} s while it had requests") from error
+                raise
+            self._heard_at = clock()
+            self._take(message)
+
+    def _take(self, message: target_pb2.ServeResponse) -> None:
+        credits_changed = message.HasField("credits")
+        if credits_changed:
+            self.ledger.grant(slots=message.credits.slots, pages=message.credits.pages)
+        if message.HasField("load"):
+            self.load = serve_codec.decode_target_load(message.load)
+        new_tokens = self._take_deltas(message.deltas) if message.HasField("deltas") else 0
+        for finish in message.finishes:
+            live = self._flights.get(finish.request)
+            if live is not None:
+                outcome = end_of(finish.reason, finish.status_code, finish.status_message)
+                self._forget(live)
+                live.stats += serve_codec.decode_stats(finish.stats)
+                live.end(outcome)
+                self._listener.on_end(live)
+        for returned in message.returns:
+            live = self._flights.get(returned.request)
+            if live is not None:
+                self._forget(live)
+                live.stats += serve_codec.decode_stats(returned.stats)
+                self._listener.on_return(self, live, serve_codec.return_reason(returned.reason))
+        self._listener.on_step(self, new_tokens=new_tokens, credits_changed=credits_changed)
+
+    def _take_deltas(self, deltas: target_pb2.TokenDeltas) -> int:
+        """New tokens of all requests. A request that was cancelled meanwhile is passed over. Raises WireError."""
+        flights = self._flights
+        tokens = deltas.tokens[:]
+        counts = deltas.num_tokens[:]
+        if not len(deltas.request) == len(deltas.offset) == len(counts) or sum(counts) != len(tokens):
+            raise WireError("the columns of the target's token deltas disagree in length")
+        start = new_tokens = 0
+        for number, offset, count in zip(deltas.request, deltas.offset, counts, strict=True):
+            stop = start + count
+            live = flights.get(number)
+            if live is not None:
+                try:
+                    new_tokens += live.accept(offset, tokens[start:stop])
+                except DeltaGapError as error:
+                    _log.error("target %s, request %s: %s; replaying", self.address, live.request.request_id, error)
+                    self.cancel(live)
+                    self._listener.on_return(self, live, "gap")
+                except CapacityError as error:
+                    self.cancel(live)
+                    live.end(error)
+                    self._listener.on_end(live)
+            start = stop
+        return new_tokens
+
+    async def _write(self, call: _Call, outbox: Outbox[target_pb2.Submission]) -> None:
+        # A write on a stream that ended fails with these; the reader has the reason and reports it.
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await outbox.wait()
+                if submissions := outbox.take_submissions():
+                    await call.write(serve_codec.encode_submit(submissions))
+                if decisions := outbox.take_decisions():
+                    await call.write(serve_codec.encode_update(decisions))
+                if cancels := outbox.take_cancels():
+                    await call.write(serve_codec.encode_cancel(cancels))
+
+    async def _watch(self, call: _Call) -> None:
+        """Ends a stream on which requests wait and nothing comes. Pings see a dead host, not a hung process."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(self._timeout_s / 4)
+            if self._flights and clock() - self._heard_at > self._timeout_s:
+                self._hung = True
+                call.cancel()
+                return
+
+    def _forget(self, live: LiveRequest) -> int:
+        assert live.flight is not None
+        number = live.flight.number
+        del self._flights[number]
+        live.flight = None
+        return number
+
+    def _lose_flights(self) -> None:
+        lives = list(self._flights.values())
+        for live in lives:
+            self._forget(live)
+        self._listener.on_lost(self, lives)
