@@ -39,6 +39,22 @@ def load_target() -> Callable[..., TargetModel]:
     return load
 
 
+@pytest.fixture(scope="session")
+def default_target() -> TargetModel:
+    """The default model in fp32 with its head's fc; dequantising it takes seconds, so it is loaded once."""
+    models = Path(__file__).parents[2] / "models"
+    if not list((models / "smollm2-135m").glob("*.gguf")):
+        pytest.skip("the default model is not fetched: make setup")
+    return TargetModel.load(
+        models / "smollm2-135m",
+        head_path=models / "smollm2-135m-eagle3",
+        dtype=torch.float32,
+        ops=ReferenceOps(),
+        device=CPU,
+        tp=TpGroup(),
+    )
+
+
 @pytest.fixture
 def save_random_checkpoint() -> Callable[..., torch.nn.Module]:
     """Saves transformers' model of a config with weights large enough that every part of it shows in the logits."""

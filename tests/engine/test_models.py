@@ -21,6 +21,7 @@ from transformers import (
 
 from engine.pages import PageAllocator, PageTable
 from engine.plan import StepBuilder
+from engine.target_model import TargetModel
 
 SIZES = {
     "hidden_size": 64,
@@ -113,12 +114,9 @@ def test_the_cache_takes_what_it_says_a_token(
     assert cache.features is None
 
 
-def test_the_default_gguf_continues_a_chat_in_english(load_target: Callable) -> None:
-    folder = Path(__file__).parents[2] / "models" / "smollm2-135m"
-    if not list(folder.glob("*.gguf")):
-        pytest.skip("the default model is not fetched: make setup")
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    model = load_target(folder)
+def test_the_default_gguf_continues_a_chat_in_english(default_target: TargetModel) -> None:
+    model = default_target
+    tokenizer = Tokenizer.from_file(str(Path(__file__).parents[2] / "models" / "smollm2-135m" / "tokenizer.json"))
     cache = model.make_cache(4, 16)
     table = PageTable(PageAllocator(4, 16))
     table.reserve(64)
