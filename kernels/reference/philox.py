@@ -13,6 +13,7 @@ _KEY_STEPS = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _ROUNDS = 10
+_CHUNK_BLOCKS = 16_384  # whose words fit a core's second-level cache
 
 
 def philox4x32(counter: tuple[np.ndarray, ...], key: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -45,9 +46,12 @@ def gumbel(seeds: np.ndarray, positions: np.ndarray, ids: np.ndarray) -> np.ndar
     if ids.ndim == 1 and _is_whole_blocks(ids):
         noise = np.empty((len(seeds), len(ids)), np.float32)
         blocks = ids[::4].astype(np.uint64) >> np.uint64(2)
-        for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
-            words = philox4x32(_counter(blocks, position), _key(seed))
-            noise[row] = _to_gumbel(np.stack(words, axis=-1).reshape(-1))
+        stride = max(1, _CHUNK_BLOCKS // len(blocks))
+        for start in range(0, len(seeds), stride):
+            rows = slice(start, start + stride)
+            some = np.broadcast_to(blocks, (len(seeds[rows]), len(blocks)))
+            words = philox4x32(_counter(some, positions[rows, None]), _key(seeds[rows, None]))
+            noise[rows] = _to_gumbel(np.stack(words, axis=-1).reshape(len(some), -1))
         return noise
     ids = np.broadcast_to(ids, (len(seeds), ids.shape[-1])).astype(np.uint64)
     words = philox4x32(_counter(ids >> np.uint64(2), positions[:, None]), _key(seeds[:, None]))
