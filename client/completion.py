@@ -67,8 +67,8 @@ class Completion:
     @property
     def tokens_per_s(self) -> float | None:
         """Of decoding alone: from the first token to the last; None for fewer than two tokens."""
-        elapsed_s = self.last_token_s - self.first_token_s
-        return (len(self.token_ids) - 1) / elapsed_s if elapsed_s > 0 else None
+        elapsed_s, num_later = self.last_token_s - self.first_token_s, len(self.token_ids) - 1
+        return num_later / elapsed_s if num_later > 0 and elapsed_s > 0 else None
 
 
 @dataclass(slots=True)

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from client.process import ServiceProcess
+from client.client import PacelineClient
+from client.process import ServiceProcess, ServiceStartError
 from paceline.config import require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 
 ROUTER_MODULE = "router"
 TARGET_MODULE = "target_service"
 DRAFT_MODULE = "draft_service"
+_LINK_CHECK_INTERVAL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,10 @@ class Fleet:
         return self.router.address
 
     def start(self) -> None:
-        """Starts all and waits until each serves. Raises ServiceStartError; then all are stopped and the logs kept."""
+        """Starts all and waits until the router is linked with each.
+
+        Raises ServiceStartError; then all are stopped and the logs kept.
+        """
         self.log_dir.mkdir(parents=True, exist_ok=True)
         deadline_s = time.monotonic() + self.config.start_timeout_s
         try:
@@ -94,6 +99,7 @@ class Fleet:
             )
             self.router.start()
             self.router.wait_ready(deadline_s)
+            self._wait_for_links(deadline_s)
         except BaseException as error:
             self._keep_logs = self._keep_logs or isinstance(error, Exception)
             self.stop()
@@ -121,6 +127,18 @@ class Fleet:
     ) -> None:
         self._keep_logs = self._keep_logs or isinstance(error, Exception)
         self.stop()
+
+    def _wait_for_links(self, deadline_s: float) -> None:
+        with PacelineClient(self.router_address) as client:
+            while True:
+                info = client.info()
+                waiting = [replica for replica in (*info.targets, *info.drafts) if not replica.ready]
+                if not waiting:
+                    return
+                if time.monotonic() > deadline_s:
+                    why = "; ".join(f"{replica.address}: {replica.message or 'no answer'}" for replica in waiting)
+                    raise ServiceStartError(f"the router is not linked with all services: {why}; logs: {self.log_dir}")
+                time.sleep(_LINK_CHECK_INTERVAL_S)
 
     def _process(self, name: str, index: int, module: str, flags: Sequence[str]) -> ServiceProcess:
         return ServiceProcess(

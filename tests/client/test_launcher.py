@@ -32,6 +32,33 @@ SERVICE = """
     done.wait()
     print("drained", flush=True)
 """
+ROUTER = """
+    import argparse, signal, sys, threading
+    from concurrent import futures
+    import grpc
+    from paceline.v1 import router_pb2, router_pb2_grpc
+    parser = argparse.ArgumentParser()
+    for name in ("port", "targets", "drafts", "unlinked"):
+        parser.add_argument("--" + name, default="")
+    args, rest = parser.parse_known_args()
+    class Servicer(router_pb2_grpc.RouterServiceServicer):
+        def GetInfo(self, request, context):
+            state = {"ready": not args.unlinked, "message": args.unlinked}
+            targets, drafts = (
+                [router_pb2.ReplicaState(address=address, **state) for address in addresses.split(",") if address]
+                for addresses in (args.targets, args.drafts)
+            )
+            return router_pb2.RouterServiceGetInfoResponse(targets=targets, drafts=drafts)
+    done = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: done.set())
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    router_pb2_grpc.add_RouterServiceServicer_to_server(Servicer(), server)
+    port = server.add_insecure_port("127.0.0.1:" + args.port)
+    server.start()
+    print("started with", *sys.argv[1:], file=sys.stderr, flush=True)
+    print(f"ready 127.0.0.1:{port}", flush=True)
+    done.wait()
+"""
 STUBBORN = SERVICE.replace("lambda *_: done.set()", "signal.SIG_IGN")
 REFUSES = """
     import sys
@@ -62,6 +89,7 @@ def modules(tmp_path, monkeypatch):
     """Programs that ``python -m`` finds."""
     programs = {
         "service": SERVICE,
+        "small_router": ROUTER,
         "stubborn": STUBBORN,
         "refuses": REFUSES,
         "crashes": CRASHES,
@@ -193,8 +221,9 @@ def test_usage_counts_memory_and_ends_with_the_process(started):
 
 @pytest.fixture
 def small_programs(modules, monkeypatch):
-    for name in ("ROUTER_MODULE", "TARGET_MODULE", "DRAFT_MODULE"):
+    for name in ("TARGET_MODULE", "DRAFT_MODULE"):
         monkeypatch.setattr(launcher, name, "service")
+    monkeypatch.setattr(launcher, "ROUTER_MODULE", "small_router")
     return monkeypatch
 
 
@@ -225,6 +254,16 @@ def test_a_temporary_log_folder_goes_with_a_fleet_that_ended_well(small_programs
     with Fleet(FleetConfig(num_drafts=0)) as fleet:
         assert "--drafts" not in (fleet.log_dir / "router.log").read_text()
     assert not fleet.log_dir.exists()
+
+
+def test_a_fleet_whose_router_links_with_nobody_says_why(small_programs, tmp_path):
+    config = FleetConfig(
+        router_flags=("--unlinked", "serves another head"), start_timeout_s=1.0, log_dir=str(tmp_path / "logs")
+    )
+    fleet = Fleet(config)
+    with pytest.raises(ServiceStartError, match=r"not linked with all services: .*serves another head"):
+        fleet.start()
+    assert not any(process.running for process in fleet.processes)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""``python -m bench``, which is ``paceline bench``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bench.config import BenchConfig
+from bench.measure import Measurement, choose_prompts, measure_in_process, measure_services
+from bench.report import report, table
+from paceline.config import parse_flags
+from paceline.errors import ConfigError, PacelineError
+
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit codes: 0, those of the typed errors, 1 where a request failed, 130 for Ctrl-C."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        config = parse_flags(BenchConfig, argv, prog="paceline bench")
+        _check_writable(config.json)
+        prompts = choose_prompts(config)
+        measure = measure_in_process if config.in_process else measure_services
+        return _hand_over(config, measure(config, prompts))
+    except PacelineError as error:
+        print(f"paceline bench: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("paceline bench: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _hand_over(config: BenchConfig, measurement: Measurement) -> int:
+    document = report(measurement.runs) | {"services": _services(measurement)}
+    text = json.dumps(document, indent=2)
+    if config.json == "-":
+        print(text)
+    else:
+        print(table(document))
+        if config.json:
+            Path(config.json).write_text(text + "\n", encoding="utf-8")
+    errors = [error for run in measurement.runs for error in run.errors]
+    if errors:
+        print(f"paceline bench: {len(errors)} request(s) failed, the first with {errors[0]}", file=sys.stderr)
+    return 1 if errors else 0
+
+
+def _services(measurement: Measurement) -> list[dict[str, Any]]:
+    """Memory of each service, and its CPU time a token of all runs."""
+    num_tokens = sum(run.output_tokens for run in measurement.runs)
+    return [
+        {
+            "name": service.name,
+            "rss_mb": service.rss_bytes / 1e6,
+            "cpu_s": service.cpu_s,
+            "cpu_ms_per_token": service.cpu_s * 1e3 / num_tokens if num_tokens else None,
+        }
+        for service in measurement.services
+    ]
+
+
+def _check_writable(path: str) -> None:
+    """Before the measurement, not after it. Raises ConfigError."""
+    if path and path != "-" and not Path(path).parent.is_dir():
+        raise ConfigError(f"--json is {path}, but {Path(path).parent} is no folder; make it first")
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
