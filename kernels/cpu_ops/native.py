@@ -26,7 +26,9 @@ class NativeKernels:
         self._isa = names.index(self.isa)
         self._linear = module.linear
 
-    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None) -> Tensor:
+    def linear(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None
+    ) -> Tensor:
         """x [rows, in] @ weight[out, in].T + bias -> [rows, out] of out_dtype (None: x's), bf16 or fp32.
 
         x, weight and bias share one dtype, bf16 or fp32, and are summed in fp32. A row's result is the same bits
@@ -61,7 +63,9 @@ def load_native() -> NativeKernels | None:
     try:
         from kernels.cpu_ops import _native  # type: ignore[attr-defined]  # after torch, whose OpenMP it takes
     except ImportError as error:
-        _LOG.warning("CPU kernels are off, torch computes instead (slower): %s. Install a C compiler and reinstall.", error)
+        _LOG.warning(
+            "CPU kernels are off, torch computes instead (slower): %s. Install a C compiler and reinstall.", error
+        )
         return None
     kernels = NativeKernels(_native)
     _LOG.info("CPU kernels: %s, %d threads", kernels.isa, torch.get_num_threads())

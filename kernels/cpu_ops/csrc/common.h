@@ -1,6 +1,6 @@
-/* What the kernels of every instruction set share: jobs, bf16 conversion, the driver's entry points. */
-#ifndef PACELINE_CPU_JOB_H
-#define PACELINE_CPU_JOB_H
+/* What the kernels of every instruction set share: sizes, jobs and bf16. */
+#ifndef PACELINE_CPU_COMMON_H
+#define PACELINE_CPU_COMMON_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -8,18 +8,26 @@
 
 #define INLINE inline __attribute__((always_inline))
 
+enum {
+    MAX_COLS = 6,      /* rows of x in a panel: 2 x 6 accumulators, 2 weights, 1 x and a mask fill 16 registers */
+    MAX_STEP = 32,     /* of any instruction set; K is padded to it in the scratch */
+    MAX_BLOCK = 96,    /* weight rows whose accumulators a thread keeps at once */
+    BLOCK_BYTES = 64 * 1024, /* weights of a block, to stay in a 512 KB second-level cache from panel to panel */
+    PANEL_BYTES = 18 * 1024, /* part of a panel of x that is walked at once, to stay in a 32 KB first-level cache */
+};
 
-enum { MAX_COLS = 6, MAX_STEP = 32, PREFETCH_BYTES = 1024, BLOCK_BYTES = 64 * 1024 };
-
-/* out[m, n] = x[m, k] @ weight[n, k].T + bias. x is the converted scratch: fp32, rows of kp values, zero past k. */
+/* out[m, n] = x[m, k] @ weight[n, k].T + bias[n]; x, weight and bias are bf16 or all fp32. */
 typedef struct {
-    const float *x;
-    const void *weight;
-    const void *bias; /* [n] of the weight's type, or NULL */
+    const void *x, *weight, *bias; /* bias may be NULL */
     void *out;
-    int64_t m, n, k, kp;
+    int64_t m, n, k;
     int is_bf16, out_is_bf16;
+    float *panels;           /* x widened to fp32: num_panels panels, together m rows of k_padded values */
+    int64_t k_padded, num_panels;
 } LinearJob;
+
+/* The first row of a panel; panels differ by at most one row. */
+static inline int64_t panel_begin(const LinearJob *job, int64_t panel) { return panel * job->m / job->num_panels; }
 
 static inline float bf16_to_f32(uint16_t half) {
     uint32_t bits = (uint32_t)half << 16;
@@ -28,7 +36,7 @@ static inline float bf16_to_f32(uint16_t half) {
     return value;
 }
 
-/* Round to nearest even; a NaN stays a NaN. */
+/* Rounds to nearest even; a NaN stays a NaN. */
 static inline uint16_t f32_to_bf16(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -40,11 +48,11 @@ static inline float load_element(const void *base, int64_t i, int is_bf16) {
     return is_bf16 ? bf16_to_f32(((const uint16_t *)base)[i]) : ((const float *)base)[i];
 }
 
-static inline void store_element(void *base, int64_t i, float value, int is_bf16) {
+static inline void store_elements(void *base, int64_t i, const float *values, int64_t count, int is_bf16) {
     if (is_bf16)
-        ((uint16_t *)base)[i] = f32_to_bf16(value);
+        for (int64_t j = 0; j < count; j++) ((uint16_t *)base)[i + j] = f32_to_bf16(values[j]);
     else
-        ((float *)base)[i] = value;
+        memcpy((float *)base + i, values, (size_t)count * 4);
 }
 
 #endif

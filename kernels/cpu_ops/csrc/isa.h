@@ -11,7 +11,7 @@
 
 typedef struct {
     const char *name;
-    void (*widen)(float *dst, const void *src, int64_t k, int64_t kp, int is_bf16);
+    void (*fill_panel)(const LinearJob *job, int64_t panel);
     void (*linear_block)(const LinearJob *job, int64_t n0, int64_t n1);
 } Isa;
 

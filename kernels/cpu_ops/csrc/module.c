@@ -7,9 +7,7 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
-#include <stdlib.h>
-
-#include "isa.h"
+#include "linear_job.h"
 
 /* Reads exactly count integers; returns 0 with an exception set on a mismatch. */
 static int read_integers(PyObject *const *args, Py_ssize_t given, int64_t *values, Py_ssize_t count) {
@@ -32,31 +30,6 @@ static const Isa *isa_at(int64_t index) {
     return NULL;
 }
 
-/* Blocks are handed out as threads come for them: a core that others use slows the call by its share, not to its pace. */
-static int run_linear(const Isa *isa, LinearJob *job, const void *x, int num_threads) {
-    const int64_t size = job->is_bf16 ? 2 : 4;
-    job->kp = (job->k + MAX_STEP - 1) / MAX_STEP * MAX_STEP;
-    float *scratch = aligned_alloc(64, (size_t)(job->m * job->kp + MAX_STEP) * 4);
-    if (!scratch) return 0;
-    job->x = scratch;
-    int64_t block = BLOCK_BYTES / (size * (job->k ? job->k : 1)) / 12 * 12;
-    if (block < 12) block = 12;
-    int64_t next = 0;
-#pragma omp parallel num_threads(num_threads)
-    {
-#pragma omp for schedule(static)
-        for (int64_t row = 0; row < job->m; row++)
-            isa->widen(scratch + row * job->kp, (const char *)x + row * job->k * size, job->k, job->kp, job->is_bf16);
-        for (;;) {
-            const int64_t n0 = __atomic_fetch_add(&next, block, __ATOMIC_RELAXED);
-            if (n0 >= job->n) break;
-            isa->linear_block(job, n0, n0 + block < job->n ? n0 + block : job->n);
-        }
-    }
-    free(scratch);
-    return 1;
-}
-
 PyDoc_STRVAR(linear_doc,
              "linear(isa, x, weight, bias, out, m, n, k, is_bf16, out_is_bf16, num_threads)\n"
              "out[m, n] = x[m, k] @ weight[n, k].T + bias[n]. Addresses of row-major data; x, weight and bias are bf16 or\n"
@@ -67,11 +40,11 @@ static PyObject *linear(PyObject *self, PyObject *const *args, Py_ssize_t given)
     if (!read_integers(args, given, v, 11)) return NULL;
     const Isa *isa = isa_at(v[0]);
     if (!isa) return NULL;
-    LinearJob job = {.weight = (const void *)v[2], .bias = (const void *)v[3], .out = (void *)v[4], .m = v[5], .n = v[6],
+    LinearJob job = {.x = (const void *)v[1], .weight = (const void *)v[2], .bias = (const void *)v[3], .out = (void *)v[4], .m = v[5], .n = v[6],
                      .k = v[7], .is_bf16 = v[8] != 0, .out_is_bf16 = v[9] != 0};
     int done;
     Py_BEGIN_ALLOW_THREADS
-    done = run_linear(isa, &job, (const void *)v[1], (int)v[10]);
+    done = run_linear(isa, &job, (int)v[10]);
     Py_END_ALLOW_THREADS
     if (!done) return PyErr_NoMemory();
     Py_RETURN_NONE;
