@@ -336,7 +336,6 @@ def _without(name: str) -> dict[str, Tensor]:
         ({**_tensors(), "d2t": torch.full((24,), 40)}, {}, "d2t leads to target ids 40 to 63; the target has 60"),
         ({**_tensors(), "input_norm.weight": torch.ones(96)}, {}, r"gives no use: input_norm\.weight"),
         ({**_tensors(), "layers.1.mlp.up_proj.weight": torch.ones(1)}, {}, r"no use: layers\.1\.mlp\.up_proj\.weight"),
-        (_tensors(), {"norm_before_fc": True, "fc_norm": False}, r"no tensor input_norm\.weight"),
         (_without("midlayer.hidden_norm.weight"), {}, r"no tensor midlayer\.hidden_norm\.weight"),
         (_tensors(), {"intermediate_size": 40}, r"gate_proj\.weight has shape \[48, 32\], the config says \[40, 32\]"),
     ],
@@ -352,6 +351,39 @@ def test_a_head_that_does_not_fit_is_refused(
     head = _save(tmp_path / "head", tensors, **changes)
     with pytest.raises(ModelLoadError, match=message):
         _load(head, target)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "changes", "message"),
+    [
+        (_without("fc.weight"), {}, r"no tensor fc\.weight"),
+        (_tensors(), {"norm_before_fc": True}, r"no tensor input_norm\.weight"),
+        (_tensors(), {"fc_norm": True}, r"no tensor fc_norm\.0\.weight"),
+        (_tensors(), {"hidden_size": 64}, "is for a target of hidden size 64; this target has 32"),
+        (
+            _tensors(),
+            {"hidden_size": 64, "target_hidden_size": 32},
+            r"fc\.weight has shape \[32, 96\], the config says \[64",
+        ),
+        (
+            _tensors(),
+            {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]},
+            r"target layers \(2, 3, 7\); the target has 6 layers",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_head_whose_features_do_not_fit_is_refused_by_the_target(
+    tensors: dict[str, Tensor],
+    changes: dict[str, object],
+    message: str,
+    target: Path,
+    tmp_path: Path,
+    load_target: Callable,
+) -> None:
+    head = _save(tmp_path / "head", tensors, **changes)
+    with pytest.raises(ModelLoadError, match=message):
+        load_target(target, head)
 
 
 def test_a_truncated_head_is_refused_by_both_services(target: Path, tmp_path: Path, load_target: Callable) -> None:
