@@ -1,0 +1,188 @@
+"""The ``paceline`` command against a scripted router: output, exit codes, Ctrl-C."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import grpc
+import pytest
+
+from client.cli import main
+from paceline.v1 import common_pb2, router_pb2
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def answer_long(request, context):
+    """A first token, then nothing until the client is gone."""
+    stopped = threading.Event()
+    context.add_callback(stopped.set)
+    yield router_pb2.GenerateResponse(text="Once", token_ids=[5], prompt_ids=[1])
+    stopped.wait(10)
+
+
+def test_generate_streams_the_text_and_says_the_figures_on_stderr(router, capsys):
+    assert main(["generate", "--router", router.address, "Say", "hello"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "Hello\n"
+    assert "4 tokens" in err
+    assert "2.50 tokens a round (2 rounds)" in err
+    message = router.requests[0].chat.messages[0]
+    assert (message.role, message.content) == ("user", "Say hello")
+
+
+def test_generate_gives_one_json_object_where_asked(router, capsys):
+    assert main(["generate", "hi", "--json", "--router", router.address]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["text"], document["token_ids"], document["finish_reason"]) == ("Hello", [5, 6, 7, 0], "stop")
+    assert document["usage"] == {"prompt_tokens": 3, "completion_tokens": 4}
+    assert document["speculation"]["mean_accepted_length"] == 2.5
+
+
+def test_generate_takes_raw_text_ids_a_system_message_and_stdin(router, monkeypatch, capsys):
+    address = ["--router", router.address]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("from stdin"))
+    assert main(["generate", "--raw", "as it stands", *address]) == 0
+    assert main(["generate", "--token-ids", "1,2,3", *address]) == 0
+    assert main(["generate", "--system", "be brief", "hi", *address]) == 0
+    assert main(["generate", "-", *address]) == 0
+    raw, ids, system, stdin = router.requests
+    assert raw.text == "as it stands"
+    assert list(ids.token_ids.ids) == [1, 2, 3]
+    assert [message.role for message in system.chat.messages] == ["system", "user"]
+    assert stdin.chat.messages[0].content == "from stdin"
+
+
+def test_flags_of_sampling_and_speculation_travel(router, capsys):
+    shape = ["--speculative-num-steps", "3", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "8"]
+    sampling = ["--temperature", "0.5", "--top-k", "7", "--seed", "9", "--stop-token-ids", "4,5", "--ignore-eos"]
+    assert main(["generate", "hi", *shape, *sampling, "--router", router.address]) == 0
+    assert main(["generate", "hi", "--no-speculation", "--router", router.address]) == 0
+    request, plain = router.requests
+    assert request.speculation.shape.num_draft_tokens == 8
+    params = request.sampling_params
+    assert (params.temperature, params.top_k, params.seed, list(params.stop_token_ids)) == (0.5, 7, 9, [4, 5])
+    assert params.ignore_eos
+    assert plain.speculation.disable
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["generate"], "give a prompt"),
+        (["generate", "hi", "--token-ids", "1"], "not both"),
+        (["generate", "hi", "--raw", "--system", "x"], "--raw"),
+        (["generate", "hi", "--temperature", "-1"], "temperature is -1.0"),
+        (["generate", "hi", "--max-tokens", "zero"], "--max-tokens"),
+        (["generate", "--token-ids", "1,x"], "'x'"),
+        (["generate", "hi", "--speculative-num-steps", "3"], "all three or none"),
+        (["generate", "hi", "--no-such-flag"], "--no-such-flag"),
+        (["serve", "--targets", "0"], "--targets is 0"),
+        (["serve", "--router-args", "'open"], "--router-args"),
+        (["fly"], "no such command"),
+    ],
+)
+def test_a_wrong_call_is_one_line_on_stderr_and_exit_code_2(argv, words, capsys):
+    assert main(argv) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        (grpc.StatusCode.INVALID_ARGUMENT, 2),
+        (grpc.StatusCode.UNIMPLEMENTED, 2),
+        (grpc.StatusCode.FAILED_PRECONDITION, 3),
+        (grpc.StatusCode.UNAVAILABLE, 4),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 1),
+        (grpc.StatusCode.INTERNAL, 1),
+    ],
+)
+def test_each_refusal_has_its_exit_code_and_the_services_words(router, code, exit_code, capsys):
+    def refuse(request, context):
+        context.abort(code, "the prompt has 9000 tokens; at most 8192 fit")
+        yield
+
+    router.script = refuse
+    assert main(["generate", "hi", "--router", router.address]) == exit_code
+    assert "the prompt has 9000 tokens" in capsys.readouterr().err
+
+
+def test_help_lists_every_command(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("serve", "generate", "chat", "bench", "inspect", "demo", "fetch", "info"))
+    assert main([]) == 2
+
+
+def test_ctrl_c_cancels_the_request_on_the_router(router):
+    router.script = answer_long
+    command = [sys.executable, "-m", "client.cli", "generate", "hi", "--router", router.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
+        assert process.stdout.read(4) == b"Once"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    assert router.ended.wait(5)
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(router):
+    router.script = answer_long
+    command = [sys.executable, "-m", "client.cli", "info", "--router", router.address]
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, cwd=ROOT, timeout=20, check=False)
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def chat(router, monkeypatch, lines, *flags):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines) + "\n"))
+    return main(["chat", "--router", router.address, *flags])
+
+
+def test_chat_sends_the_whole_conversation_and_forgets_it_on_reset(router, monkeypatch, capsys):
+    lines = ["first", "second", "", "/reset", "third", "/what", "/exit", "never sent"]
+    assert chat(router, monkeypatch, lines, "--system", "be brief") == 0
+    turns = [[message.content for message in request.chat.messages] for request in router.requests]
+    assert turns == [
+        ["be brief", "first"],
+        ["be brief", "first", "Hello", "second"],
+        ["be brief", "third"],
+    ]
+    assert capsys.readouterr().out == "Hello\n" * 3
+
+
+def test_chat_goes_on_after_a_refused_message(router, monkeypatch, capsys):
+    def refuse_long(request, context):
+        if len(request.chat.messages[-1].content) > 10:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the prompt is too long")
+        yield router_pb2.GenerateResponse(
+            text="ok",
+            token_ids=[1],
+            finish_reason=common_pb2.FINISH_REASON_STOP,
+            usage=router_pb2.Usage(completion_tokens=1),
+        )
+
+    router.script = refuse_long
+    assert chat(router, monkeypatch, ["a message that is long", "short"]) == 0
+    assert [message.content for message in router.requests[1].chat.messages] == ["short"]
+    assert "the prompt is too long" in capsys.readouterr().err
+
+
+def test_info_shows_each_replica(router, capsys):
+    assert main(["info", "--router", router.address]) == 0
+    out = capsys.readouterr().out
+    assert "policy always" in out
+    assert "127.0.0.1:2  ready" in out
+    assert "127.0.0.1:4  not ready" in out
+    assert main(["info", "--json", "--router", router.address]) == 0
+    assert json.loads(capsys.readouterr().out)["info"]["model_name"] == "scripted"
