@@ -62,18 +62,18 @@ class PageTable:
 
     def __init__(self, allocator: PageAllocator) -> None:
         self._allocator = allocator
-        self._page_size = allocator.page_size
+        self.page_size = allocator.page_size
         self.pages: list[int] = []
         self.page_ids = np.zeros(0, np.int32)  # the same pages as an array
 
     @property
     def capacity(self) -> int:
         """Tokens that the held pages hold."""
-        return len(self.pages) * self._page_size
+        return len(self.pages) * self.page_size
 
     def reserve(self, num_tokens: int) -> None:
         """Grows to hold num_tokens tokens; never shrinks. Raises OutOfPagesError, and then nothing changed."""
-        missing = pages_for(num_tokens, self._page_size) - len(self.pages)
+        missing = pages_for(num_tokens, self.page_size) - len(self.pages)
         if missing <= 0:
             return
         self.pages += self._allocator.alloc(missing)
@@ -82,9 +82,7 @@ class PageTable:
     def slots(self, start: int, stop: int) -> np.ndarray:
         """int64 [stop - start]: the slot of each position in [start, stop), all within capacity."""
         positions = np.arange(start, stop)
-        return (
-            self.page_ids[positions // self._page_size].astype(np.int64) * self._page_size + positions % self._page_size
-        )
+        return self.page_ids[positions // self.page_size].astype(np.int64) * self.page_size + positions % self.page_size
 
     def close(self) -> None:
         """Frees all pages; a second call does nothing."""
