@@ -64,8 +64,8 @@ class HeadModel:
         self._vocabulary = vocabulary
         self._lm_head = ops.prepare_weight(vocabulary.lm_head)
         self._eps = config.rms_norm_eps
-        self._dtype = loader.dtype
-        self._device = loader.device
+        self.dtype = loader.dtype
+        self.device = loader.device
         self._ops = ops
 
     @classmethod
@@ -86,13 +86,18 @@ class HeadModel:
         return model
 
     @property
+    def ops(self) -> Ops:
+        """The backend that it was loaded for."""
+        return self._ops
+
+    @property
     def cache_bytes_per_token(self) -> int:
-        return 2 * self.config.num_kv_heads * self.config.head_dim * self._dtype.itemsize
+        return 2 * self.config.num_kv_heads * self.config.head_dim * self.dtype.itemsize
 
     def make_cache(self, num_pages: int, page_size: int) -> HeadCache:
         """A pool of num_pages pages, zeroed."""
         shape = (num_pages * page_size, self.config.num_kv_heads, self.config.head_dim)
-        k, v = (torch.zeros(shape, dtype=self._dtype, device=self._device) for _ in range(2))
+        k, v = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
         return HeadCache(k, v, num_pages, page_size)
 
     @torch.inference_mode()
@@ -114,7 +119,7 @@ class HeadModel:
         ops, eps = self._ops, self._eps
         rows = RowContext(self._cos_sin.index_select(0, positions), slots, attention)
         token_part = ops.rms_norm(ops.embed(tokens, self._vocabulary.embedding), self._token_norm, eps)
-        hidden = hidden.to(self._dtype)
+        hidden = hidden.to(self.dtype)
         normed = ops.rms_norm(hidden, self._feature_norm, eps)
         x = torch.cat([token_part, normed], dim=-1)
         residual = normed if self.config.norm_before_residual else hidden.clone()

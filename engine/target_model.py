@@ -68,8 +68,8 @@ class TargetModel:
         )
         self.weight_bytes = loader.num_bytes
         self._fuser = fuser
-        self._dtype = loader.dtype
-        self._device = loader.device
+        self.dtype = loader.dtype
+        self.device = loader.device
         self._ops = ops
         self._tp = loader.tp
 
@@ -108,7 +108,7 @@ class TargetModel:
     def cache_bytes_per_token(self) -> int:
         """Of this rank's pool, KV and feature."""
         values = 2 * self.config.num_layers * self._kv_width + self.feature_size
-        return values * self._dtype.itemsize
+        return values * self.dtype.itemsize
 
     def make_cache(self, num_pages: int, page_size: int) -> TargetCache:
         """A pool of num_pages pages, zeroed."""
@@ -173,14 +173,14 @@ class TargetModel:
         return None if logits is None else logits.float()
 
     def _no_logits(self) -> Tensor | None:
-        return torch.zeros(0, self.config.vocab_size, device=self._device) if self._tp.rank == 0 else None
+        return torch.zeros(0, self.config.vocab_size, device=self.device) if self._tp.rank == 0 else None
 
     @property
     def _kv_width(self) -> int:
         return self.config.num_kv_heads // self._tp.size * self.config.head_dim
 
     def _zeros(self, *shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=self._dtype, device=self._device)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def _upload(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device, torch.int64)
+        return torch.from_numpy(array).to(self.device, torch.int64)

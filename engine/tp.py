@@ -9,9 +9,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from engine.model_config import ModelConfig
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, UnavailableError
 
 # A follower waits for rank 0's next plan while the service idles, so a wait is no fault; a dead peer closes its
 # sockets and fails the wait at once. Gloo counts milliseconds in 31 bits.
@@ -68,10 +69,22 @@ class TpGroup:
             dist.destroy_process_group()
 
 
-def init_tp_group(rank: int, size: int, *, init_method: str, backend: str = "gloo") -> TpGroup:
-    """Connects this process as one rank. init_method: torch's, such as tcp://127.0.0.1:29500. Blocks until all came."""
+def init_tp_group(
+    rank: int, size: int, *, init_method: str, backend: str = "gloo", start_limit_s: float = 300.0
+) -> TpGroup:
+    """Connects this process as one rank. init_method: torch's, such as tcp://127.0.0.1:29500, the same on every rank.
+
+    Blocks until all ranks came; raises UnavailableError where they did not within start_limit_s.
+    """
     if size > 1:
-        dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=size, timeout=_IDLE_LIMIT)
+        try:
+            store, _, _ = next(rendezvous(init_method, rank, size, timeout=timedelta(seconds=start_limit_s)))
+        except (dist.DistNetworkError, dist.DistStoreError) as error:
+            raise UnavailableError(
+                f"rank {rank} of {size} did not meet the others at {init_method} within {start_limit_s:g} s: "
+                f"start all {size} ranks with this address, and choose a port that is free"
+            ) from error
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_IDLE_LIMIT)
     return TpGroup(rank, size)
 
 

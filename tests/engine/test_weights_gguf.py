@@ -20,7 +20,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from engine.config import load_model_config
+from engine.config import RopeConfig, load_model_config
 from engine.weights import GgufSource, open_weights
 from paceline.errors import ModelLoadError
 
@@ -170,6 +170,51 @@ def _convert(reference: torch.nn.Module, architecture: str, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _write_config(path: Path, **fields: object) -> None:
+    writer = gguf.GGUFWriter(path, "llama")
+    known = {"block_count": 2, "context_length": 64, "embedding_length": 32, "feed_forward_length": 48}
+    known |= {"attention.head_count": 4, "attention.layer_norm_rms_epsilon": 1e-5}
+    for name, value in {**known, **fields}.items():
+        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}[type(value)]
+        add(name if name.startswith("split") else f"llama.{name}", value)
+    writer.add_tensor("token_embd.weight", np.ones((10, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}, {"rope.scale_linear": 4.0}],
+    ids=["new", "old"],
+)
+def test_linear_scaling_reads_from_the_new_and_the_old_metadata(fields: dict[str, object], tmp_path: Path) -> None:
+    _write_config(tmp_path / "m.gguf", **fields)
+    config = load_model_config(tmp_path / "m.gguf")
+    assert config.rope == RopeConfig(10000.0, "linear", factor=4.0)
+    assert (config.vocab_size, config.num_kv_heads, config.head_dim) == (10, 4, 8)
+    assert config.tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rope.scaling.type": "yarn"}, r"rope\.scaling\.type is 'yarn'; it must be none or linear"),
+        ({"split.count": 3}, r"split\.count is 3; it must be 1"),
+        ({"attention.head_count_kv": 3}, "4 heads do not divide among 3 KV heads"),
+        ({"block_count": 0}, r"llama\.\*: block_count is 0; it must be"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_metadata_that_would_compute_otherwise_is_refused(
+    fields: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    _write_config(tmp_path / "m.gguf", **fields)
+    with pytest.raises(ModelLoadError, match=rf"m\.gguf.*{message}"):
+        load_model_config(tmp_path / "m.gguf")
 
 
 def _gguf_name(name: str, num_layers: int, architecture: str) -> str:
