@@ -10,7 +10,7 @@ import numpy as np
 from draft_service.batcher import StepLimits, pick_work
 from draft_service.events import Drain, Event, RoundMessage, StreamEnd, SyncMessage
 from draft_service.load import Average, LoadFigures
-from draft_service.replies import Replies, SessionReply
+from draft_service.replies import Replies, SessionCode, SessionReply, SyncReply
 from draft_service.rows import Rows
 from draft_service.session import Ask, Session, Work
 from draft_service.sessions import SessionTable
@@ -152,6 +152,8 @@ class DraftEngine:
         if tree is None and work.shape is not None:
             tree = DraftTree.single(int(work.rows.tokens[-1]))  # no room for more before the context's end
         reply = session.commit(work, tree)
+        for ticket in work.tickets:
+            replies.syncs.append(SyncReply(ticket, session.key.session, SessionCode.OK, session.committed_len))
         if reply is not None:
             replies.add(session.stream, reply)
             if ask is not None and tree is not None:

@@ -1,0 +1,155 @@
+"""A draft ends without cutting a round short: draining, an engine that fails, and the process itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from draft_service.events import Opening, RoundMessage
+from draft_service.replies import SessionCode
+from paceline.config import to_argv
+from paceline.errors import ConfigError, UnavailableError
+from paceline.rpc import open_channel
+from paceline.types import SamplingParams
+from paceline.v1 import draft_pb2, draft_pb2_grpc
+from tests.support.draft_peer import Running
+from tests.support.tiny_draft import WAIT_S, TinyDraft, random_prompt
+
+Serve = Callable[..., AbstractAsyncContextManager[Running]]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+async def readiness(channel: grpc.aio.Channel) -> int:
+    stub = health_pb2_grpc.HealthStub(channel)
+    return (await stub.Check(health_pb2.HealthCheckRequest(service="readiness"))).status
+
+
+async def test_a_draining_draft_serves_its_sessions_and_opens_none(serve: Serve) -> None:
+    prompt = random_prompt(12)
+    async with serve() as running:
+        target = await running.connect()
+        await target.send(open=[(1, 64)])
+        await target.ask(1, 1, prompt[:8])
+        assert await readiness(running.channel) == health_pb2.HealthCheckResponse.SERVING
+        drain = asyncio.create_task(running.service.drain())
+        watch = running.stub.WatchLoad(draft_pb2.WatchLoadRequest(min_interval_ms=10))
+        while not (await watch.read()).draining:
+            pass
+        assert await readiness(running.channel) == health_pb2.HealthCheckResponse.NOT_SERVING
+        await target.send(open=[(2, 64)])
+        assert (await target.status(2)).code == SessionCode.DRAINING
+        await target.ask(1, 2, prompt, base_len=8)
+        assert not drain.done()
+        await target.send(release=[1])
+        await asyncio.wait_for(drain, WAIT_S)
+        watch.cancel()
+
+
+async def test_a_drain_gives_up_on_sessions_at_its_timeout(serve: Serve) -> None:
+    async with serve(drain_timeout_s=0.05) as running:
+        target = await running.connect()
+        await target.send(open=[(1, 64)])
+        await target.status(1)
+        await asyncio.wait_for(running.service.drain(), WAIT_S)
+
+
+async def test_open_streams_end_well_when_the_draft_closes(serve: Serve) -> None:
+    async with serve() as running:
+        target = await running.connect()
+        await running.service.close()
+        assert await asyncio.wait_for(target.call.read(), WAIT_S) is grpc.aio.EOF
+        assert await target.call.code() is grpc.StatusCode.OK
+
+
+async def test_a_lost_engine_thread_ends_every_stream_and_the_service(serve: Serve) -> None:
+    async with serve() as running:
+        target = await running.connect()
+        unsound = Opening(session=1, max_len=-1000, sampling=SamplingParams())  # what the edge never lets through
+        message = RoundMessage(1, 7, (unsound, None), None, (), (), 0.0)  # type: ignore[arg-type]
+        running.service._loop.post(message)
+        with pytest.raises(UnavailableError, match="engine thread"):
+            await asyncio.wait_for(running.service.failed, WAIT_S)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asyncio.wait_for(target.call.read(), WAIT_S)
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_the_process_says_when_it_is_ready_and_drains_on_sigterm(tiny: TinyDraft) -> None:
+    argv = to_argv(tiny.config())
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "draft_service", *argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().split()
+    assert line[0] == "ready"
+    async with open_channel(line[1]) as channel:
+        info = await draft_pb2_grpc.DraftServiceStub(channel).GetInfo(draft_pb2.DraftServiceGetInfoRequest())
+        assert info.info.service == "draft"
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), 60) == 0
+    assert (await process.stdout.read()) == b""
+    assert b"Traceback" not in await process.stderr.read()
+
+
+def test_a_missing_head_ends_the_process_with_a_message(tiny: TinyDraft) -> None:
+    argv = to_argv(tiny.config(speculative_draft_model_path="/nowhere"))
+    done = subprocess.run(
+        [sys.executable, "-m", "draft_service", *argv],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1].startswith("draft_service: ")
+    assert "/nowhere" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"page_size": 0}, "--page-size is 0"),
+        ({"port": 70000}, "--port is 70000"),
+        ({"mem_fraction_static": 1.5}, "--mem-fraction-static is 1.5"),
+        ({"max_round_rows": 8, "max_bulk_rows": 9}, "--max-round-rows is 8"),
+        ({"max_total_tokens": 1}, "--max-total-tokens is 1"),
+    ],
+)
+def test_a_flag_out_of_its_range_is_refused_by_name(tiny: TinyDraft, flags: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        tiny.config(**flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [({"max_total_tokens": 40}, "10 KV pages"), ({"context_length": 1000}, "--context-length is 1000")],
+)
+async def test_a_pool_or_context_that_cannot_be_is_refused(serve: Serve, flags: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        async with serve(**flags):
+            pass
+
+
+def test_the_environment_is_read_only_where_threads_are_set(monkeypatch: pytest.MonkeyPatch, tiny: TinyDraft) -> None:
+    from draft_service.config import set_thread_environment
+
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "KMP_BLOCKTIME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KMP_BLOCKTIME", "7")
+    set_thread_environment(tiny.config(num_threads=2))
+    assert os.environ["OMP_NUM_THREADS"] == "2"
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert os.environ["KMP_BLOCKTIME"] == "7"
