@@ -35,6 +35,7 @@ class FeatureFuser:
         self._norms = [loader.replicated(name, (width,)) for name in norm_names]
         whole = config.norm_before_fc
         self._whole_norm = loader.replicated("input_norm.weight", (NUM_AUX * width,)) if whole else None
+        self.weight_bytes = loader.num_bytes
         self._eps = config.rms_norm_eps
         self._width = width
         self._ops = ops

@@ -60,13 +60,13 @@ class HeadModel:
             max_position=target.max_position_embeddings,
             device=loader.device,
         )
-        self.weight_bytes = loader.num_bytes
+        self.weight_bytes = loader.num_bytes + self._cos_sin.nbytes
         self._vocabulary = vocabulary
         self._lm_head = ops.prepare_weight(vocabulary.lm_head)
         self._eps = config.rms_norm_eps
         self.dtype = loader.dtype
         self.device = loader.device
-        self._ops = ops
+        self.ops = ops
 
     @classmethod
     def load(cls, head_path: Path, model_path: Path, *, dtype: torch.dtype, ops: Ops, device: torch.device) -> Self:
@@ -84,11 +84,6 @@ class HeadModel:
             model = cls(config, target, loader=loader, vocabulary=vocabulary, ops=ops)
         model.weight_bytes += target_loader.num_bytes
         return model
-
-    @property
-    def ops(self) -> Ops:
-        """The backend that it was loaded for."""
-        return self._ops
 
     @property
     def cache_bytes_per_token(self) -> int:
@@ -116,7 +111,7 @@ class HeadModel:
         forward before. Returns [rows, H]: what ``logits`` and the next forward take, that is the hidden state
         before the final norm, or after it where the head has norm_output.
         """
-        ops, eps = self._ops, self._eps
+        ops, eps = self.ops, self._eps
         rows = RowContext(self._cos_sin.index_select(0, positions), slots, attention)
         token_part = ops.rms_norm(ops.embed(tokens, self._vocabulary.embedding), self._token_norm, eps)
         hidden = hidden.to(self.dtype)
@@ -132,8 +127,8 @@ class HeadModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden: [rows, H] from ``forward`` -> [rows, draft vocabulary] fp32."""
         if not self.config.norm_output:
-            hidden = self._ops.rms_norm(hidden, self._norm, self._eps)
-        return self._ops.linear(hidden, self._lm_head).float()
+            hidden = self.ops.rms_norm(hidden, self._norm, self._eps)
+        return self.ops.linear(hidden, self._lm_head).float()
 
     @torch.inference_mode()
     def target_ids(self, draft_ids: Tensor) -> Tensor:

@@ -66,11 +66,11 @@ class TargetModel:
             max_position=config.max_position_embeddings,
             device=loader.device,
         )
-        self.weight_bytes = loader.num_bytes
+        self.weight_bytes = loader.num_bytes + self._cos_sin.nbytes + (0 if fuser is None else fuser.weight_bytes)
         self._fuser = fuser
         self.dtype = loader.dtype
         self.device = loader.device
-        self._ops = ops
+        self.ops = ops
         self._tp = loader.tp
 
     @classmethod
@@ -125,16 +125,16 @@ class TargetModel:
         Every rank calls it with the same plan. The output tensors are inference tensors.
         """
         if len(plan.move_src):
-            self._ops.move_rows(cache.pools, self._upload(plan.move_src), self._upload(plan.move_dst))
+            self.ops.move_rows(cache.pools, self._upload(plan.move_src), self._upload(plan.move_dst))
         if plan.num_rows == 0:
             return StepOutput(self._no_logits(), None if self._fuser is None else self._zeros(0, self.feature_size))
         slots = self._upload(plan.slots)
         rows = RowContext(
             cos_sin=self._cos_sin.index_select(0, self._upload(plan.positions)),
             slots=slots,
-            attention=self._ops.plan_attention(plan.attention),
+            attention=self.ops.plan_attention(plan.attention),
         )
-        residual = self._ops.embed(self._upload(plan.tokens), self._embedding)
+        residual = self.ops.embed(self._upload(plan.tokens), self._embedding)
         aux = None if self._fuser is None else self._fuser.start(residual)
         added = self._run_layers(residual, rows, cache=cache, aux=aux)
         features = None
@@ -146,7 +146,7 @@ class TargetModel:
 
     def _run_layers(self, residual: Tensor, rows: RowContext, *, cache: TargetCache, aux: Tensor | None) -> Tensor:
         """MUTATES residual and aux. Returns what the last layer adds to the residual."""
-        ops, eps = self._ops, self.config.rms_norm_eps
+        ops, eps = self.ops, self.config.rms_norm_eps
         added: Tensor | None = None
         for i, layer in enumerate(self._layers):
             if added is None:
@@ -168,8 +168,8 @@ class TargetModel:
             return self._no_logits()
         wanted = self._upload(logit_rows)
         last, added = residual.index_select(0, wanted), added.index_select(0, wanted)
-        normed = self._ops.add_rms_norm(added, last, self._norm, self.config.rms_norm_eps)
-        logits = self._tp.gather_last_dim(self._ops.linear(normed, self._lm_head), self.config.vocab_size)
+        normed = self.ops.add_rms_norm(added, last, self._norm, self.config.rms_norm_eps)
+        logits = self._tp.gather_last_dim(self.ops.linear(normed, self._lm_head), self.config.vocab_size)
         return None if logits is None else logits.float()
 
     def _no_logits(self) -> Tensor | None:
