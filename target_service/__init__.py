@@ -1,0 +1,1 @@
+"""The target service: the decode loop over the target model, tree verification, sampling and features."""

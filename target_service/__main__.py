@@ -1,0 +1,68 @@
+"""python -m target_service: prints "ready HOST:PORT" once it serves; SIGTERM drains it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from paceline.config import describe, exit_with, parse_flags
+from paceline.errors import PacelineError
+from paceline.logs import set_up_logging
+from paceline.metrics import MetricsServer
+from paceline.rpc import termination_event
+from target_service.config import TargetConfig, set_thread_environment
+from target_service.tp_workers import TpWorkers
+
+if TYPE_CHECKING:
+    from target_service.service import LoadedTarget
+
+_PROG = "target_service"
+_log = logging.getLogger(_PROG)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the service until it is told to end."""
+    try:
+        config = parse_flags(TargetConfig, argv, prog=_PROG)
+        set_up_logging(_PROG, level=config.log_level)
+        _log.info("%s", describe(config))
+        set_thread_environment(config)
+        with closing(TpWorkers(config)) as workers:
+            _run(config, workers.init_method)
+    except PacelineError as error:
+        exit_with(error, prog=_PROG)
+
+
+def _run(config: TargetConfig, init_method: str) -> None:
+    from target_service.service import LoadedTarget  # imports torch, which reads the environment then
+
+    registry = CollectorRegistry()
+    target = LoadedTarget.load(config, init_method=init_method, registry=registry)
+    with MetricsServer(registry, host=config.host, port=config.metrics_port):
+        asyncio.run(_serve(target))
+
+
+async def _serve(target: LoadedTarget) -> None:
+    from target_service.service import TargetService
+
+    service = TargetService(target)
+    async with termination_event() as terminated:
+        port = await service.start()
+        print(f"ready {target.config.host}:{port}", flush=True)
+        signal = asyncio.create_task(terminated.wait())
+        await asyncio.wait((signal, service.failed), return_when=asyncio.FIRST_COMPLETED)
+        signal.cancel()
+        await service.drain()
+        await service.close()
+        if service.failed.done():
+            service.failed.result()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,70 @@
+"""How many KV pages the target may have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+import torch
+
+from engine.pages import pages_for
+from paceline.errors import ConfigError
+from paceline.tree import MAX_NODES
+from target_service.config import TargetConfig
+
+# The host's memory belongs to the other services, too, and a pool is touched whole when it is zeroed.
+_CPU_POOL_BYTES = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNeeds:
+    """Of one rank."""
+
+    weight_bytes: int
+    bytes_per_token: int  # KV and feature
+
+
+def choose_num_pages(config: TargetConfig, needs: MemoryNeeds, *, context_length: int) -> int:
+    """Pages for --max-total-tokens, or what the requests can use at most, bounded by the share of memory.
+
+    Raises ConfigError where not even one request of two tokens fits, or where --max-total-tokens asks for more
+    memory than there is.
+    """
+    page_bytes = needs.bytes_per_token * config.page_size
+    if config.max_total_tokens is not None:
+        num_pages = pages_for(config.max_total_tokens, config.page_size)
+        _check_fits(config, num_pages * page_bytes)
+    else:
+        useful = config.max_running_requests * pages_for(context_length + MAX_NODES, config.page_size)
+        num_pages = min(useful, _share(config, needs) // page_bytes)
+    least = pages_for(2 + MAX_NODES, config.page_size)
+    if num_pages < least:
+        raise ConfigError(
+            f"{max(num_pages, 0)} KV pages of {config.page_size} tokens do not hold one request, which takes {least}; "
+            "raise --max-total-tokens or --mem-fraction-static"
+        )
+    return num_pages
+
+
+def _share(config: TargetConfig, needs: MemoryNeeds) -> int:
+    """Bytes for one rank's pool."""
+    device = torch.device(config.device)
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        return int(config.mem_fraction_static * total) - needs.weight_bytes
+    # The weights of this rank are loaded by now, and no longer available; all ranks share the host.
+    free = int(config.mem_fraction_static * psutil.virtual_memory().available)
+    return min(free, _CPU_POOL_BYTES) // config.tp_size
+
+
+def _check_fits(config: TargetConfig, pool_bytes: int) -> None:
+    device = torch.device(config.device)
+    if device.type == "cuda":
+        available, _ = torch.cuda.mem_get_info(device)
+    else:
+        available = psutil.virtual_memory().available // config.tp_size
+    if pool_bytes > available:
+        raise ConfigError(
+            f"--max-total-tokens {config.max_total_tokens} takes {pool_bytes / 2**30:.1f} GiB a rank and "
+            f"{available / 2**30:.1f} GiB are available; lower it"
+        )

@@ -1,0 +1,57 @@
+"""Committer: what a step decided becomes tokens, lengths, moves and ends of the requests."""
+
+from __future__ import annotations
+
+from engine.plan import compaction
+from kernels.ops import WalkResult
+from target_service.metrics import TargetMetrics
+from target_service.request_desk import RequestDesk
+from target_service.scheduler import ChunkTurn
+from target_service.sequence import Sequence
+from target_service.speculation_stats import AcceptanceWindow
+from target_service.step_plan import PlannedStep
+
+
+class Committer:
+    """Engine thread only. Everything is per request; the tokens of a round are taken one by one at a stop check."""
+
+    def __init__(self, requests: RequestDesk, *, window: AcceptanceWindow, metrics: TargetMetrics) -> None:
+        self._requests = requests
+        self._window = window
+        self._metrics = metrics
+
+    def commit(self, planned: PlannedStep, chunks: list[ChunkTurn], walk: WalkResult, *, step: int) -> int:
+        """Returns the number of tokens emitted. A request that ends is gone when this returns."""
+        indptr = planned.plan.trees.node_indptr.tolist()
+        token_ids = walk.verified_id.tolist()
+        emitted = 0
+        at = 0
+        for turn, accepted, first_node in zip(planned.trees, walk.accept_length.tolist(), indptr, strict=False):
+            seq, stop = turn.seq, at + accepted + 1
+            seq.last_step = step
+            seq.stats.count(num_nodes=turn.tree.num_nodes, accept_length=accepted, late=turn.late)
+            self._metrics.round(num_nodes=turn.tree.num_nodes, accept_length=accepted, late=turn.late)
+            if turn.tree.num_nodes > 1:
+                self._window.add(accepted)
+            if accepted:
+                path = walk.accepted_indices[at:stop] - first_node
+                src, dst = compaction(seq.table, seq.committed_len, path)
+                seq.moves = (src, dst) if len(src) else None
+            seq.committed_len += accepted + 1
+            emitted += self._append(seq, token_ids[at:stop])
+            at = stop
+        for chunk in chunks:
+            chunk.seq.committed_len = chunk.stop
+        for chunk in planned.last_chunks:
+            chunk.seq.last_step = step
+            emitted += self._append(chunk.seq, token_ids[at : at + 1])
+            at += 1
+        return emitted
+
+    def _append(self, seq: Sequence, token_ids: list[int]) -> int:
+        offset = seq.num_emitted
+        appended = seq.append(token_ids)
+        self._requests.batch(seq.key.stream).add_tokens(seq.key.request, offset, appended.kept)
+        if appended.finish is not None:
+            self._requests.finish(seq.key, appended.finish)
+        return len(appended.kept)

@@ -1,0 +1,79 @@
+"""TargetConfig: the flags of the target service."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from paceline.config import flag, require
+from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
+from paceline.logs import LEVELS
+
+DTYPES = ("bfloat16", "float16", "float32")
+KERNEL_BACKENDS = ("auto", "reference", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class TargetConfig:
+    """Runs a target model: decodes, verifies trees, samples.
+
+    Raises ConfigError, naming the flag, for a value out of its range.
+    """
+
+    host: str = flag("127.0.0.1", help="address to listen on")
+    port: int = flag(7200, help="port to listen on; 0 takes a free one")
+    metrics_port: int = flag(0, help="port of the Prometheus metrics; 0 serves none")
+    log_level: str = flag("info", help="least level that is logged", choices=LEVELS)
+    drain_timeout_s: float = flag(30.0, help="seconds that running requests get to finish after SIGTERM")
+
+    model_path: str = flag(DEFAULT_MODEL_PATH, help="folder or GGUF file of the target model")
+    speculative_draft_model_path: str = flag(
+        DEFAULT_HEAD_PATH, help="folder of the EAGLE-3 head whose fc fuses the features; empty: no speculation"
+    )
+    dtype: str = flag("bfloat16", help="dtype of weights, activations and KV", choices=DTYPES)
+    device: str = flag("cpu", help="torch device")
+    tp_size: int = flag(1, help="ranks that share the model")
+    num_threads: int = flag(0, help="compute threads of each rank; 0: the cores divided by the ranks")
+    kernel_backend: str = flag("auto", help="kernels to run on", choices=KERNEL_BACKENDS)
+
+    page_size: int = flag(16, help="tokens of a KV page")
+    chunked_prefill_size: int = flag(512, help="prompt tokens of one step at most")
+    max_running_requests: int = flag(64, help="requests that run at once")
+    max_rows_per_step: int = flag(2048, help="rows of one step at most, trees and prompt chunks together")
+    max_total_tokens: int | None = flag(None, help="tokens that the KV pool holds; unset: from --mem-fraction-static")
+    mem_fraction_static: float = flag(0.5, help="share of the available memory for weights and KV together")
+    context_length: int | None = flag(None, help="tokens of a request, prompt and output; unset: the model's own")
+
+    speculative_tree_deadline_ms: float | None = flag(
+        None, help="longest wait for a tree; unset: (expected accepted length - 1) x a plain step's time"
+    )
+    speculative_draft_timeout_s: float = flag(5.0, help="seconds without an answer after which a draft counts as lost")
+
+    def __post_init__(self) -> None:
+        for name in ("tp_size", "page_size", "chunked_prefill_size", "max_running_requests"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        rows = max(self.max_running_requests, self.chunked_prefill_size)
+        require(self.max_rows_per_step >= rows, "max_rows_per_step", self.max_rows_per_step, f"at least {rows}")
+        require(0 <= self.port < 2**16, "port", self.port, "0 to 65535")
+        require(0 <= self.metrics_port < 2**16, "metrics_port", self.metrics_port, "0 to 65535")
+        require(self.num_threads >= 0, "num_threads", self.num_threads, "0 (automatic) or more")
+        require(self.drain_timeout_s >= 0, "drain_timeout_s", self.drain_timeout_s, "0 or more seconds")
+        fraction = self.mem_fraction_static
+        require(0 < fraction <= 1, "mem_fraction_static", fraction, "above 0, at most 1")
+        for name in ("max_total_tokens", "context_length", "speculative_tree_deadline_ms"):
+            value = getattr(self, name)
+            require(value is None or value > 0, name, value, "above 0, or unset")
+        timeout_s = self.speculative_draft_timeout_s
+        require(timeout_s > 0, "speculative_draft_timeout_s", timeout_s, "above 0 seconds")
+
+    @property
+    def threads_per_rank(self) -> int:
+        """Compute threads of each rank."""
+        return self.num_threads or max(1, len(os.sched_getaffinity(0)) // self.tp_size)
+
+
+def set_thread_environment(config: TargetConfig) -> None:
+    """To be called before torch is imported: idle OpenMP threads must not spin, for other processes want the cores."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(config.threads_per_rank))
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("KMP_BLOCKTIME", "0")

@@ -1,0 +1,45 @@
+"""How long a tree is worth waiting for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from target_service.speculation_stats import AcceptanceWindow
+
+PRIOR_ACCEPTED_LENGTH = 2.0  # before MIN_ROUNDS were seen
+MIN_ROUNDS = 16
+MIN_GAIN = 0.5  # tokens: a window of bad luck must not make every tree late, for then nothing is measured any more
+_SMOOTHING = 0.1
+
+
+class StepTimes:
+    """Milliseconds of a step without prompts by its rows: measured at warm-up, scaled by what is seen since."""
+
+    def __init__(self, rows: list[int], step_ms: list[float]) -> None:
+        """rows ascend."""
+        self._rows = rows
+        self._step_ms = step_ms
+        self._scale = 1.0
+
+    def expect(self, num_rows: int) -> float:
+        return self._scale * float(np.interp(num_rows, self._rows, self._step_ms))
+
+    def observe(self, num_rows: int, step_ms: float) -> None:
+        ratio = step_ms / float(np.interp(num_rows, self._rows, self._step_ms))
+        self._scale += _SMOOTHING * (ratio - self._scale)
+
+
+class TreeDeadline:
+    """(expected accepted length - 1) x the plain step's time, unless fixed: past it plain decoding is faster."""
+
+    def __init__(self, times: StepTimes, window: AcceptanceWindow, *, fixed_ms: float | None) -> None:
+        self._times = times
+        self._window = window
+        self._fixed_ms = fixed_ms
+
+    def seconds(self, num_decoding: int) -> float:
+        if self._fixed_ms is not None:
+            return self._fixed_ms / 1e3
+        measured = len(self._window) >= MIN_ROUNDS
+        expected = self._window.mean_accepted_length() if measured else PRIOR_ACCEPTED_LENGTH
+        return max(expected - 1, MIN_GAIN) * self._times.expect(max(num_decoding, 1)) / 1e3

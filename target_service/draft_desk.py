@@ -1,0 +1,268 @@
+"""DraftDesk: which request has a session with which draft, what each draft is to be sent, and what it answered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from paceline.types import TreeShape
+from target_service.draft_orders import DraftOrders, OpenOrder
+from target_service.draft_rows import MAX_SYNC_INFLIGHT, RowSender
+from target_service.draft_session import DraftSession, TreeVerdict
+from target_service.events import (
+    LinkDown,
+    LinkEpoch,
+    LinkUp,
+    RowsSynced,
+    SessionAnswer,
+    SessionCode,
+    SessionsAnswered,
+    TreesArrived,
+)
+from target_service.load import DraftLoad
+from target_service.metrics import TargetMetrics
+from target_service.sequence import Phase, Sequence
+
+REOPEN_DELAY_S = 1.0  # before a draft that refused or lost a session is asked for another
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What holds for all asks of one step."""
+
+    now_s: float
+    deadline_s: float  # how long a tree may take
+    num_decoding: int  # requests past their prompt, by which a decision's rung is chosen
+
+
+@dataclass(slots=True)
+class DraftState:
+    """One draft as the engine thread sees it."""
+
+    epoch: int = 0
+    connected: bool = False
+    draining: bool = False
+    sessions: dict[int, Sequence] = field(default_factory=dict)
+    sync_inflight: int = 0
+    heard_at_s: float = 0.0  # when it answered last
+    synced_at_s: float = 0.0  # when rows last went by Sync
+    open_after_s: float = 0.0  # no session is opened before
+
+
+class DraftDesk:
+    """Owns every DraftSession. Engine thread only; the clock comes in as now_s.
+
+    A draft that is lost, full or stale costs its requests nothing but the speculation: they decode plainly and
+    get a new session, filled from the feature pages, once the draft works again.
+    """
+
+    def __init__(self, rows: RowSender, *, metrics: TargetMetrics, context_length: int, timeout_s: float) -> None:
+        self.drafts: dict[str, DraftState] = {}
+        self._orders: dict[str, DraftOrders] = {}
+        self._rows = rows
+        self._metrics = metrics
+        self._context_length = context_length
+        self._timeout_s = timeout_s
+        self._last_session = 0
+
+    def take_orders(self) -> dict[str, DraftOrders]:
+        """What each link is to send, in the order open, extend, release. A new address wants a link."""
+        orders, self._orders = self._orders, {}
+        return orders
+
+    def attach(self, seq: Sequence, now_s: float) -> None:
+        """Gives the request a session with the draft that its decision names, if that is possible now."""
+        address = seq.decision.draft
+        if seq.draft is not None and seq.draft.address != address:
+            self.detach(seq)
+        if not address or seq.draft is not None or not self._rows.has_features:
+            return
+        state = self.drafts.get(address)
+        if state is None:
+            state = self.drafts[address] = DraftState()
+            self._orders_of(address)
+        if not state.connected or state.draining or now_s < state.open_after_s:
+            return
+        self._last_session += 1
+        seq.draft = DraftSession(address, session=self._last_session, epoch=state.epoch)
+        state.sessions[self._last_session] = seq
+        self._orders_of(address).opens.append(OpenOrder(self._last_session, seq.limit, seq.params))
+
+    def detach(self, seq: Sequence) -> None:
+        """Releases the request's session, if it has one."""
+        session = seq.draft
+        if session is None:
+            return
+        self._forget(seq)
+        self._orders_of(session.address).releases.append(session.session)
+
+    def advance(self, sequences: Iterable[Sequence], asking: Asking) -> None:
+        """Orders the rows that are due, and a tree for each request that has none and may speculate."""
+        for seq in sequences:
+            self.attach(seq, asking.now_s)
+            session = seq.draft
+            if session is None or not session.may_ask:
+                continue
+            state = self.drafts[session.address]
+            shape = self._shape(seq, asking.num_decoding)
+            free = MAX_SYNC_INFLIGHT - state.sync_inflight
+            syncs = self._rows.due_by_sync(seq, session, proposes=shape is not None, num_free=free)
+            if syncs:
+                state.sync_inflight += len(syncs)
+                state.synced_at_s = asking.now_s
+                self._orders_of(session.address).syncs += syncs
+            if shape is not None and self._rows.can_ride(seq, session):
+                base = session.sent_len
+                session.ask(
+                    seq.committed_len,
+                    max_nodes=shape.num_draft_tokens,
+                    now_s=asking.now_s,
+                    deadline_s=asking.now_s + asking.deadline_s,
+                )
+                self._rows.add_ask(seq, session, base=base, shape=shape)
+        for address, extend in self._rows.take_asks().items():
+            self._orders_of(address).extend = extend
+
+    def loads(self) -> list[DraftLoad]:
+        """One entry a link. A draft that is draining takes no new session, so it counts as gone."""
+        return [
+            DraftLoad(address, state.connected and not state.draining, len(state.sessions))
+            for address, state in self.drafts.items()
+        ]
+
+    def on_link_up(self, event: LinkUp, now_s: float) -> None:
+        """Requests get their sessions in the next ``advance``."""
+        state = self.drafts.setdefault(event.at.draft, DraftState())
+        state.epoch = event.at.epoch
+        state.connected = True
+        state.draining = False
+        state.sync_inflight = 0
+        state.heard_at_s = now_s
+        state.open_after_s = now_s
+
+    def on_link_down(self, event: LinkDown) -> None:
+        """Its requests go on without; one log line and one count a loss."""
+        state = self.drafts.setdefault(event.at.draft, DraftState())
+        num_sessions = 0
+        if event.at.epoch == state.epoch:
+            num_sessions = len(state.sessions)
+            self._drop_sessions(state)
+            state.connected = False
+        self._metrics.draft_lost(event.at.draft, event.reason)
+        _log.warning(
+            "draft %s is lost (%s): %s; %d requests decode plainly until it is back",
+            event.at.draft,
+            event.reason.value,
+            event.message,
+            num_sessions,
+        )
+
+    def on_trees(self, event: TreesArrived, now_s: float) -> None:
+        """Trees that do not fit what was asked are dropped and counted."""
+        state = self._living(event.at)
+        if state is None:
+            return
+        state.heard_at_s = now_s
+        for number, arrived in zip(event.sessions, event.trees, strict=True):
+            seq = state.sessions.get(number)
+            if seq is None or seq.draft is None:
+                self._metrics.tree(TreeVerdict.LATE)
+                continue
+            verdict = seq.draft.on_tree(arrived, committed_len=seq.committed_len, root_token=seq.root_token)
+            self._metrics.tree(verdict)
+
+    def on_answers(self, event: SessionsAnswered, now_s: float) -> None:
+        state = self._living(event.at)
+        if state is None:
+            return
+        state.heard_at_s = now_s
+        for answer in event.answers:
+            seq = state.sessions.get(answer.session)
+            if seq is not None and seq.draft is not None:
+                self._on_answer(state, seq, answer, now_s)
+
+    def on_synced(self, event: RowsSynced, now_s: float) -> None:
+        state = self._living(event.at)
+        if state is None:
+            return
+        state.heard_at_s = now_s
+        state.sync_inflight -= 1
+        seq = state.sessions.get(event.session)
+        if seq is None or seq.draft is None:
+            return
+        if event.code in (SessionCode.OK, SessionCode.LENGTH_DIFFERS):
+            seq.draft.on_synced(event.held_len, ok=event.code is SessionCode.OK)
+        else:
+            self._forget(seq)
+
+    def check_hung(self, now_s: float) -> None:
+        """Gives up a connection on which nothing came for the timeout while an answer was due.
+
+        A single session that is left without an answer is opened anew.
+        """
+        for address, state in self.drafts.items():
+            if not state.connected:
+                continue
+            overdue = [seq for seq in state.sessions.values() if self._is_overdue(seq, now_s)]
+            late_sync = state.sync_inflight > 0 and now_s - state.synced_at_s > self._timeout_s
+            if now_s - state.heard_at_s > self._timeout_s and (overdue or late_sync):
+                self._orders_of(address).reset = f"no answer for {self._timeout_s:g} s"
+                self._drop_sessions(state)
+                state.connected = False
+                continue
+            for seq in overdue:
+                self.detach(seq)
+
+    def _on_answer(self, state: DraftState, seq: Sequence, answer: SessionAnswer, now_s: float) -> None:
+        session = seq.draft
+        assert session is not None
+        if answer.code is SessionCode.OK:
+            session.on_extended(answer.round, answer.held_len)
+        elif answer.code is SessionCode.LENGTH_DIFFERS:
+            if answer.held_len > seq.committed_len:
+                self.detach(seq)
+            else:
+                session.on_length_differs(answer.round, answer.held_len)
+        else:
+            self._forget(seq)
+            state.draining |= answer.code is SessionCode.DRAINING
+            state.open_after_s = now_s + REOPEN_DELAY_S
+            self._metrics.session_refused(answer.code)
+
+    def _shape(self, seq: Sequence, num_decoding: int) -> TreeShape | None:
+        """The decision's shape, less what the context or the last token to come leaves no room for."""
+        if seq.phase is Phase.PREFILL or seq.num_tokens + 1 >= seq.limit:
+            return None
+        shape = seq.decision.shape_for(num_decoding)
+        room = self._context_length - 1 - seq.committed_len
+        if shape is None or shape.num_steps <= room:
+            return shape
+        nodes = min(shape.num_draft_tokens, TreeShape.max_nodes(room, shape.eagle_topk))
+        return TreeShape(room, shape.eagle_topk, nodes)
+
+    def _is_overdue(self, seq: Sequence, now_s: float) -> bool:
+        session = seq.draft
+        return session is not None and session.is_asking and now_s - session.asked_at_s > self._timeout_s
+
+    def _living(self, at: LinkEpoch) -> DraftState | None:
+        """The draft's state, unless the connection that the event came by is over."""
+        state = self.drafts.get(at.draft)
+        return state if state is not None and state.connected and state.epoch == at.epoch else None
+
+    def _drop_sessions(self, state: DraftState) -> None:
+        for seq in list(state.sessions.values()):
+            self._forget(seq)
+
+    def _forget(self, seq: Sequence) -> None:
+        session, seq.draft = seq.draft, None
+        assert session is not None
+        self.drafts[session.address].sessions.pop(session.session, None)
+
+    def _orders_of(self, address: str) -> DraftOrders:
+        orders = self._orders.get(address)
+        if orders is None:
+            orders = self._orders[address] = DraftOrders(self.drafts[address].epoch)
+        return orders

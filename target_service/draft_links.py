@@ -1,0 +1,30 @@
+"""DraftLinks: one link for each draft that a router has named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from target_service.draft_link import DraftLink, LinkIdentity
+from target_service.draft_orders import DraftOrders
+from target_service.events import Event
+
+
+class DraftLinks:
+    """Event loop only. Owns the links until ``close``."""
+
+    def __init__(self, identity: LinkIdentity, put: Callable[[Event], None]) -> None:
+        self._identity = identity
+        self._put = put
+        self._links: dict[str, DraftLink] = {}
+
+    def send(self, address: str, orders: DraftOrders) -> None:
+        """Opens the link where it is new."""
+        link = self._links.get(address)
+        if link is None:
+            link = self._links[address] = DraftLink(address, self._identity, self._put)
+        link.send(orders)
+
+    async def close(self) -> None:
+        links, self._links = self._links, {}
+        await asyncio.gather(*(link.close() for link in links.values()))

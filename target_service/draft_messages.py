@@ -1,0 +1,90 @@
+"""A draft's messages to events and orders to messages. All that a draft can get wrong is found here."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline.codec import decode_verify, encode_extend, encode_sampling_params, encode_tensor
+from paceline.errors import WireError
+from paceline.rounds import ExtendColumns, RawTensor
+from paceline.v1 import draft_pb2, verify_pb2
+from target_service.draft_orders import DraftOrders, SyncOrder
+from target_service.draft_session import ArrivedTree
+from target_service.events import LinkEpoch, RowsSynced, SessionAnswer, SessionCode, SessionsAnswered, TreesArrived
+
+_CODES: dict[int, SessionCode] = {
+    draft_pb2.SESSION_CODE_OK: SessionCode.OK,
+    draft_pb2.SESSION_CODE_LENGTH_DIFFERS: SessionCode.LENGTH_DIFFERS,
+    draft_pb2.SESSION_CODE_FULL: SessionCode.FULL,
+    draft_pb2.SESSION_CODE_UNKNOWN: SessionCode.UNKNOWN,
+    draft_pb2.SESSION_CODE_DRAINING: SessionCode.DRAINING,
+}
+
+
+def encode_orders(orders: list[DraftOrders], incarnation: int) -> draft_pb2.SpeculateRequest | None:
+    """The orders of one or more steps as one message; None where there is nothing to say by Speculate."""
+    message = draft_pb2.SpeculateRequest()
+    for part in orders:
+        for order in part.opens:
+            message.open.add(
+                session=order.session, max_len=order.max_len, sampling_params=encode_sampling_params(order.params)
+            )
+        message.release.extend(part.releases)
+    extends = [part.extend for part in orders if part.extend is not None]
+    if extends:
+        message.extend.CopyFrom(encode_extend(_join(extends), incarnation))
+    return message if message.ByteSize() else None
+
+
+def encode_sync(order: SyncOrder) -> draft_pb2.SyncRequest:
+    return draft_pb2.SyncRequest(
+        session=order.session,
+        base_committed_len=order.base_committed_len,
+        verified_id=order.verified_id.tolist(),
+        hidden_states=encode_tensor(order.hidden_states),
+    )
+
+
+def decode_trees(message: verify_pb2.VerifyInput, vocab_size: int, *, at: LinkEpoch) -> TreesArrived:
+    """Raises WireError for columns or trees that make no sense, or a token outside the vocabulary."""
+    columns = decode_verify(message)
+    largest = int(columns.draft_token.max(initial=0))
+    if largest >= vocab_size:
+        raise WireError(f"a tree holds token id {largest}, outside the vocabulary of {vocab_size}")
+    entries = zip(columns.round.tolist(), columns.base_committed_len.tolist(), columns.trees(), strict=True)
+    trees = [ArrivedTree(round_number, base, tree) for round_number, base, tree in entries]
+    return TreesArrived(at, columns.session.tolist(), trees)
+
+
+def decode_status(message: draft_pb2.SessionStatus, *, at: LinkEpoch) -> SessionsAnswered:
+    """Raises WireError where the columns disagree or a code is unknown."""
+    size = len(message.session)
+    for name in ("code", "committed_len", "round"):
+        if len(getattr(message, name)) != size:
+            raise WireError(f"{name} has {len(getattr(message, name))} entries for {size} sessions")
+    columns = zip(message.session, message.code, message.committed_len, message.round, strict=True)
+    answers = [SessionAnswer(session, _code(code), held_len, number) for session, code, held_len, number in columns]
+    return SessionsAnswered(at, answers)
+
+
+def decode_synced(message: draft_pb2.SyncResponse, *, at: LinkEpoch) -> RowsSynced:
+    """Raises WireError for an unknown code."""
+    return RowsSynced(at, message.session, _code(message.code), message.committed_len)
+
+
+def _code(number: int) -> SessionCode:
+    code = _CODES.get(number)
+    if code is None:
+        raise WireError(f"{number} is no session code")
+    return code
+
+
+def _join(extends: list[ExtendColumns]) -> ExtendColumns:
+    if len(extends) == 1:
+        return extends[0]
+    hidden = [extend.hidden_states for extend in extends]
+    rows = sum(part.shape[0] for part in hidden)
+    names = [name for name in ExtendColumns.__dataclass_fields__ if name != "hidden_states"]
+    columns = {name: np.concatenate([getattr(extend, name) for extend in extends]) for name in names}
+    joined = RawTensor(hidden[0].dtype, (rows, hidden[0].shape[1]), b"".join(part.data for part in hidden))
+    return ExtendColumns(**columns, hidden_states=joined)

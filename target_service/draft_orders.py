@@ -1,0 +1,41 @@
+"""What the decode loop wants sent to a draft after a step. Values only; the link turns them into messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paceline.rounds import ExtendColumns, RawTensor
+from paceline.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOrder:
+    """A session to open, for a request that may come to hold max_len tokens."""
+
+    session: int
+    max_len: int
+    params: SamplingParams
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SyncOrder:
+    """Rows of one session for one Sync message."""
+
+    session: int
+    base_committed_len: int
+    verified_id: np.ndarray  # int32 [rows]
+    hidden_states: RawTensor  # [rows, feature_size]
+
+
+@dataclass(slots=True)
+class DraftOrders:
+    """One link's orders of a step, for the connection of that epoch alone."""
+
+    epoch: int
+    opens: list[OpenOrder] = field(default_factory=list)
+    releases: list[int] = field(default_factory=list)
+    extend: ExtendColumns | None = None
+    syncs: list[SyncOrder] = field(default_factory=list)
+    reset: str = ""  # why the connection is to be given up; "" = keep it

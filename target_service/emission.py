@@ -1,0 +1,91 @@
+"""Emission: what the engine thread hands to the event loop, once a turn. Values only."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from paceline.errors import PacelineError
+from paceline.types import FinishReason
+from target_service.credits import Grant
+from target_service.draft_orders import DraftOrders
+from target_service.load import Load
+from target_service.round_record import RoundRecord
+from target_service.speculation_stats import RequestStats
+
+
+class ReturnReason(enum.Enum):
+    """Why a submission goes back to its router."""
+
+    NO_CREDIT = "no_credit"
+    PREEMPTED = "preempted"
+    DRAINING = "draining"
+
+
+@dataclass(slots=True)
+class Delta:
+    """Tokens of one request; offset counts from the first token that any attempt emitted."""
+
+    offset: int
+    tokens: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    request: int
+    reason: FinishReason
+    stats: RequestStats | None
+    error: PacelineError | None = None  # with FinishReason.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    request: int
+    reason: ReturnReason
+    stats: RequestStats | None
+
+
+@dataclass(slots=True)
+class StreamBatch:
+    """One router's part of one or more steps."""
+
+    step: int = 0
+    deltas: dict[int, Delta] = field(default_factory=dict)
+    finishes: list[Finished] = field(default_factory=list)
+    returns: list[Returned] = field(default_factory=list)
+    credits: Grant | None = None
+    load: Load | None = None
+
+    def add_tokens(self, request: int, offset: int, tokens: list[int]) -> None:
+        """Deltas of one request are appended in order."""
+        delta = self.deltas.get(request)
+        if delta is None:
+            self.deltas[request] = Delta(offset, list(tokens))
+        else:
+            delta.tokens += tokens
+
+    def merge(self, later: StreamBatch) -> None:
+        """Takes in the batch of later steps: tokens and ends are appended, counts replaced."""
+        self.step = later.step
+        for request, delta in later.deltas.items():
+            self.add_tokens(request, delta.offset, delta.tokens)
+        self.finishes += later.finishes
+        self.returns += later.returns
+        self.credits = later.credits or self.credits
+        self.load = later.load or self.load
+
+    @property
+    def is_news(self) -> bool:
+        """Tokens or ends, which a router must see."""
+        return bool(self.deltas or self.finishes or self.returns)
+
+
+@dataclass(slots=True)
+class Emission:
+    """All that one turn of the decode loop gives to others."""
+
+    streams: dict[int, StreamBatch] = field(default_factory=dict)
+    orders: dict[str, DraftOrders] = field(default_factory=dict)
+    load: Load | None = None
+    round: RoundRecord | None = None
+    drained: bool = False  # the target takes no more requests, and none is left

@@ -1,0 +1,42 @@
+"""Load: the target's figures after a step, for routers and for metrics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLoad:
+    """One link, as the routers see it."""
+
+    draft: str
+    connected: bool
+    num_sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigures:
+    """What one step was and took."""
+
+    rows: int = 0
+    prefill_tokens: int = 0
+    step_ms: float = 0.0
+    forward_ms: float = 0.0
+    tree_wait_ms: float = 0.0  # before the step, for trees alone
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Counts are for all routers together."""
+
+    running_requests: int  # past their prompt
+    prefilling_requests: int
+    max_running_requests: int
+    free_slots: int
+    free_pages: int
+    num_pages: int
+    step: StepFigures
+    mean_accepted_length: float  # over the last speculative rounds; 0 without one
+    accepted_by_depth: list[float]
+    draining: bool
+    drafts: list[DraftLoad]

@@ -1,0 +1,66 @@
+"""Loads one rank's share of the model and its pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from engine.model_config import ModelConfig
+from engine.pool import TargetCache
+from engine.target_model import TargetModel
+from engine.tp import TpGroup, init_tp_group
+from engine.wire import dtype_named
+from kernels.backends import load_ops
+from kernels.ops import Ops
+from paceline.errors import ConfigError
+from target_service.capacity import MemoryNeeds, choose_num_pages
+from target_service.config import TargetConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRank:
+    """What a rank steps with."""
+
+    model: TargetModel
+    cache: TargetCache
+    ops: Ops
+    tp: TpGroup
+
+
+def load_rank(config: TargetConfig, rank: int, init_method: str) -> LoadedRank:
+    """Blocks until all ranks came. Rank 0 chooses the pool's size for all.
+
+    Raises ModelLoadError or ConfigError.
+    """
+    torch.set_num_threads(config.threads_per_rank)
+    device = torch.device(config.device)
+    ops = load_ops(config.kernel_backend, device)
+    tp = init_tp_group(rank, config.tp_size, init_method=init_method)
+    head = config.speculative_draft_model_path
+    model = TargetModel.load(
+        Path(config.model_path),
+        head_path=Path(head) if head else None,
+        dtype=dtype_named(config.dtype),
+        ops=ops,
+        device=device,
+        tp=tp,
+    )
+    num_pages = None
+    if rank == 0:
+        needs = MemoryNeeds(model.weight_bytes, model.cache_bytes_per_token)
+        num_pages = np.array([choose_num_pages(config, needs, context_length=context_length_of(config, model.config))])
+    cache = model.make_cache(int(tp.broadcast_plan(num_pages)[0]), config.page_size)
+    return LoadedRank(model, cache, ops, tp)
+
+
+def context_length_of(config: TargetConfig, model: ModelConfig) -> int:
+    """Tokens of a request. Raises ConfigError where the flag asks for more than the model has positions."""
+    most = model.max_position_embeddings
+    if config.context_length is None:
+        return most
+    if config.context_length > most:
+        raise ConfigError(f"--context-length is {config.context_length}; the model has positions for {most}")
+    return config.context_length

@@ -1,0 +1,213 @@
+"""RequestDesk: admission, cancellation and the end of requests; the routers' streams and their credits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import grpc
+
+from engine.pages import PageAllocator, PageTable
+from paceline.errors import PacelineError
+from paceline.tree import MAX_NODES
+from paceline.types import FinishReason
+from target_service.credits import CreditBook
+from target_service.draft_desk import DraftDesk
+from target_service.emission import Emission, Finished, Returned, ReturnReason, StreamBatch
+from target_service.events import Cancelled, PolicySet, Refused, SpeculationUpdated
+from target_service.metrics import TargetMetrics
+from target_service.request import Cost, Request, RequestKey
+from target_service.scheduler import Limits
+from target_service.sequence import Sequence, finish_before_start
+
+
+class DuplicateRequestError(PacelineError):
+    """A router gave two running requests the same number."""
+
+    code = grpc.StatusCode.ALREADY_EXISTS
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBounds:
+    """The model's bounds of a request, and the flags' bounds of a batch."""
+
+    context_length: int
+    eos_token_ids: tuple[int, ...]
+    max_running_requests: int
+    limits: Limits
+
+
+class RequestDesk:
+    """Owns every Sequence from admission to its end, and puts what the routers must know into ``emission``.
+
+    Engine thread only. A request ends in exactly one Finished or Returned, or silently with its stream; its
+    pages, its credits and its draft session go back in the same call.
+    """
+
+    def __init__(
+        self, allocator: PageAllocator, bounds: RequestBounds, *, drafts: DraftDesk, metrics: TargetMetrics
+    ) -> None:
+        self.sequences: dict[RequestKey, Sequence] = {}  # in order of arrival
+        self.emission = Emission()
+        self.draining = False
+        self.limits = bounds.limits
+        self.max_running_requests = bounds.max_running_requests
+        self.credits = CreditBook(num_slots=bounds.max_running_requests, num_pages=allocator.num_pages)
+        self._allocator = allocator
+        self._bounds = bounds
+        self._drafts = drafts
+        self._metrics = metrics
+        self._costs: dict[RequestKey, Cost] = {}
+        self._policies: dict[int, PolicySet] = {}
+        self._streams: list[int] = []
+
+    def open_stream(self, stream: int) -> None:
+        self._streams.append(stream)
+        self.credits.open(stream)
+        self.batch(stream)
+
+    def close_stream(self, stream: int) -> None:
+        """Ends the stream's requests without a word."""
+        for key in [key for key in self.sequences if key.stream == stream]:
+            self._release(key)
+            self._metrics.finished(FinishReason.CANCELLED.value)
+        self._streams.remove(stream)
+        self.credits.close(stream)
+        self.emission.streams.pop(stream, None)
+        if self._policies.pop(stream, None) is not None:
+            self._apply_policies()
+
+    def submit(self, request: Request) -> None:
+        """Admits a request, or gives it back, or ends it where nothing is left to generate."""
+        stream, number = request.key
+        held = self.credits.spend(stream, request.cost)
+        if request.key in self.sequences:
+            message = f"request {number} runs already; give each submission of a stream a number of its own"
+            self.finish(request.key, FinishReason.ERROR, DuplicateRequestError(message))
+        elif self.draining:
+            self._return(request.key, ReturnReason.DRAINING)
+        elif not held:
+            self._return(request.key, ReturnReason.NO_CREDIT)
+        else:
+            self._costs[request.key] = request.cost
+            self._admit(request)
+            return
+        if held:
+            self.credits.give_back(stream, request.cost)
+
+    def refuse(self, event: Refused) -> None:
+        """A submission that did not pass the edge: it ends with the error's status."""
+        if self.credits.spend(event.stream, event.cost):
+            self.credits.give_back(event.stream, event.cost)
+        self.batch(event.stream).finishes.append(Finished(event.request, FinishReason.ERROR, None, event.error))
+        self._metrics.finished(FinishReason.ERROR.value)
+
+    def cancel(self, event: Cancelled) -> None:
+        """Requests that have ended already are left out."""
+        for number in event.requests:
+            key = RequestKey(event.stream, number)
+            if key in self.sequences:
+                self.finish(key, FinishReason.CANCELLED)
+
+    def update_speculation(self, event: SpeculationUpdated, now_s: float) -> None:
+        for number, decision in zip(event.requests, event.decisions, strict=True):
+            seq = self.sequences.get(RequestKey(event.stream, number))
+            if seq is None:
+                continue
+            if decision.draft != seq.decision.draft:
+                self._drafts.detach(seq)
+            seq.decision = decision
+            self._drafts.attach(seq, now_s)
+
+    def set_policy(self, event: PolicySet) -> None:
+        """The strictest of all routers' wishes holds, within the flags."""
+        before = self._policies.get(event.stream, PolicySet(event.stream, None, None, None))
+        self._policies[event.stream] = PolicySet(
+            event.stream,
+            before.max_running_requests if event.max_running_requests is None else event.max_running_requests,
+            before.max_rows if event.max_rows is None else event.max_rows,
+            before.chunked_prefill_size if event.chunked_prefill_size is None else event.chunked_prefill_size,
+        )
+        self._apply_policies()
+
+    def finish(self, key: RequestKey, reason: FinishReason, error: PacelineError | None = None) -> None:
+        """Ends a running request; its tokens are in the emission or went before."""
+        seq = self._release(key)
+        self.batch(key.stream).finishes.append(Finished(key.request, reason, seq.stats, error))
+        self._metrics.finished(reason.value)
+
+    def return_all(self, reason: ReturnReason) -> None:
+        """Gives every running request back to its router."""
+        for key in list(self.sequences):
+            seq = self._release(key)
+            self.batch(key.stream).returns.append(Returned(key.request, reason, seq.stats))
+            self._metrics.returned(reason.value, was_running=True)
+
+    def batch(self, stream: int) -> StreamBatch:
+        """The stream's part of the emission that is being gathered."""
+        return self.emission.streams.setdefault(stream, StreamBatch())
+
+    def take_emission(self, *, to_all: bool) -> Emission:
+        """What was gathered, with each stream's credits; to_all: with a batch for streams that have no news, too."""
+        emission, self.emission = self.emission, Emission()
+        for stream in self._streams if to_all else list(emission.streams):
+            emission.streams.setdefault(stream, StreamBatch()).credits = self.credits.grant(stream)
+        emission.drained = self.drained
+        return emission
+
+    @property
+    def drained(self) -> bool:
+        return self.draining and not self.sequences
+
+    @property
+    def num_pages(self) -> int:
+        return self._allocator.num_pages
+
+    @property
+    def num_free_pages(self) -> int:
+        return self._allocator.num_free
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.emission.streams)
+
+    def _admit(self, request: Request) -> None:
+        prompt_len = len(request.prompt_ids)
+        limit = min(prompt_len + request.params.max_tokens, self._bounds.context_length)
+        eos_token_ids = self._bounds.eos_token_ids
+        ended = finish_before_start(request, limit=limit, eos_token_ids=eos_token_ids)
+        if ended is not None:
+            self.credits.give_back(request.key.stream, self._costs.pop(request.key))
+            self.batch(request.key.stream).finishes.append(Finished(request.key.request, ended, None))
+            self._metrics.finished(ended.value)
+            return
+        table = PageTable(self._allocator)
+        table.reserve(limit + MAX_NODES)
+        assert len(table.pages) == request.cost.pages, f"{len(table.pages)} pages, paid {request.cost.pages}"
+        self.sequences[request.key] = Sequence(request, table, limit=limit, eos_token_ids=eos_token_ids)
+
+    def _release(self, key: RequestKey) -> Sequence:
+        seq = self.sequences.pop(key)
+        self._drafts.detach(seq)
+        seq.close()
+        self.credits.give_back(key.stream, self._costs.pop(key))
+        return seq
+
+    def _return(self, key: RequestKey, reason: ReturnReason) -> None:
+        self.batch(key.stream).returns.append(Returned(key.request, reason, None))
+        self._metrics.returned(reason.value, was_running=False)
+
+    def _apply_policies(self) -> None:
+        policies = self._policies.values()
+        bounds = self._bounds
+        self.max_running_requests = _least(bounds.max_running_requests, (p.max_running_requests for p in policies))
+        self.limits = Limits(
+            max_rows=_least(bounds.limits.max_rows, (p.max_rows for p in policies)),
+            chunked_prefill_size=_least(bounds.limits.chunked_prefill_size, (p.chunked_prefill_size for p in policies)),
+        )
+        self.credits.set_slots(self.max_running_requests)
+
+
+def _least(bound: int, wishes: Iterable[int | None]) -> int:
+    """At least 1: a router cannot stop the others."""
+    return max(1, min([bound, *(wish for wish in wishes if wish is not None)]))

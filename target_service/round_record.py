@@ -1,0 +1,21 @@
+"""RoundRecord: the structures of one step, kept as they are until someone asks to see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.plan import StepPlan
+from kernels.ops import WalkResult
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundRecord:
+    """One step that verified. Sampled requests in the order of the plan's trees."""
+
+    step: int
+    time_s: float  # since 1970
+    plan: StepPlan
+    walk: WalkResult
+    sessions: list[tuple[int, int]]  # session and round of each tree; 0 without a session
+    goes_on: list[bool]  # of each tree: its request did not end in this step
+    timings_ms: dict[str, float]  # "plan", "forward", "sample", "commit", "extend"

@@ -1,0 +1,123 @@
+"""What runs in the next step. Pure: sequences and clock in, a schedule out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from paceline.tree import DraftTree
+from target_service.sequence import Phase, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a step may become."""
+
+    max_rows: int  # trees and chunks together
+    chunked_prefill_size: int  # prompt tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TreeTurn:
+    """A request in decode. A plain one verifies the one-node tree."""
+
+    seq: Sequence
+    tree: DraftTree
+    late: bool  # its tree did not come in time
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTurn:
+    """Prompt positions [start, stop) of a request."""
+
+    seq: Sequence
+    start: int
+    stop: int
+
+    @property
+    def is_last(self) -> bool:
+        return self.stop == self.seq.prefill_len
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The turns of one step; without any, until_s says when to look again if no event comes (None: not at all)."""
+
+    trees: list[TreeTurn] = field(default_factory=list)
+    chunks: list[ChunkTurn] = field(default_factory=list)
+    until_s: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.trees and not self.chunks
+
+
+def schedule(sequences: Iterable[Sequence], limits: Limits, *, num_decoding: int, now_s: float) -> Schedule:
+    """Sequences in order of arrival.
+
+    A request whose tree is on its way is left out. Trees that are there wait for those that are not, up to the
+    first deadline, unless prompts or undrafted requests keep the model busy anyway. Each decoding request
+    gets one row, prompts what is left up to their limit, and trees the rest: one that does not fit is cut.
+    Past max_rows requests, those that waited longest go first.
+    """
+    ready: list[Sequence] = []  # a tree is there
+    plain: list[Sequence] = []
+    prompts: list[Sequence] = []
+    until_s: float | None = None
+    for seq in sequences:
+        if seq.phase is Phase.PREFILL:
+            prompts.append(seq)
+        elif seq.draft is None or seq.decision.shape_for(num_decoding) is None:
+            plain.append(seq)
+        elif seq.draft.tree is not None:
+            ready.append(seq)
+        elif seq.draft.is_waiting(now_s):
+            until_s = seq.draft.deadline_s if until_s is None else min(until_s, seq.draft.deadline_s)
+        else:
+            plain.append(seq)
+    if until_s is not None and not plain and not prompts:
+        return Schedule(until_s=until_s)
+
+    decoding = ready + plain
+    if len(decoding) > limits.max_rows:
+        decoding = sorted(decoding, key=lambda seq: seq.last_step)[: limits.max_rows]
+    spare = limits.max_rows - len(decoding)
+    chunks = _chunks(prompts, min(spare, limits.chunked_prefill_size))
+    spare -= sum(chunk.stop - chunk.start for chunk in chunks)
+    return Schedule(_trees(decoding, spare, num_decoding=num_decoding), chunks)
+
+
+def _chunks(prompts: list[Sequence], num_tokens: int) -> list[ChunkTurn]:
+    chunks: list[ChunkTurn] = []
+    for seq in prompts:
+        if num_tokens == 0:
+            break
+        start = seq.committed_len
+        stop = min(seq.prefill_len, start + num_tokens)
+        num_tokens -= stop - start
+        chunks.append(ChunkTurn(seq, start, stop))
+    return chunks
+
+
+def _trees(decoding: list[Sequence], spare: int, *, num_decoding: int) -> list[TreeTurn]:
+    """spare: rows for nodes other than roots. MUTATES sessions: a tree that takes part is taken."""
+    turns: list[TreeTurn] = []
+    for seq in decoding:
+        session = seq.draft
+        tree = None if session is None else session.take_tree()
+        if session is None or seq.decision.shape_for(num_decoding) is None:
+            turns.append(TreeTurn(seq, DraftTree.single(seq.root_token), late=False))
+        elif tree is None:
+            turns.append(TreeTurn(seq, DraftTree.single(seq.root_token), late=session.is_asking))
+        else:
+            tree = first_nodes(tree, 1 + spare)
+            spare -= tree.num_nodes - 1
+            turns.append(TreeTurn(seq, tree, late=False))
+    return turns
+
+
+def first_nodes(tree: DraftTree, num_nodes: int) -> DraftTree:
+    """The tree's first nodes, at most num_nodes: parents come first, so they are a tree."""
+    if tree.num_nodes <= num_nodes:
+        return tree
+    return DraftTree(tree.tokens[:num_nodes], tree.parents[:num_nodes])

@@ -1,0 +1,205 @@
+"""TargetService: model, engine thread and gRPC server of one process, from load to drain."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import threading
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from engine.head_config import load_head_config
+from engine.head_weights import open_head_weights
+from engine.pages import PageAllocator
+from engine.weights import fingerprint, fingerprint_of
+from paceline import __version__
+from paceline.errors import PacelineError, UnavailableError
+from paceline.rpc import RpcServer
+from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
+from target_service.codec import Edge
+from target_service.config import TargetConfig
+from target_service.deadline import TreeDeadline
+from target_service.draft_desk import DraftDesk
+from target_service.draft_link import LinkIdentity
+from target_service.draft_links import DraftLinks
+from target_service.draft_rows import RowSender
+from target_service.emission import Emission
+from target_service.engine_loop import EngineLoop, LoopParts
+from target_service.events import DrainEnded, DrainStarted, Stopped
+from target_service.front import Front
+from target_service.loading import LoadedRank, context_length_of, load_rank
+from target_service.mailbox import Mailbox
+from target_service.metrics import TargetMetrics
+from target_service.request_desk import RequestBounds, RequestDesk
+from target_service.scheduler import Limits
+from target_service.servicer import TargetServicer
+from target_service.speculation_stats import AcceptanceWindow
+from target_service.step_runner import StepRunner
+from target_service.warm_up import warm_up
+
+_SERVICE_NAME = target_pb2.DESCRIPTOR.services_by_name["TargetService"].full_name
+_STOP_GRACE_S = 2.0  # for streams to take their last batches
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedTarget:
+    """A target on its ranks, warmed up; nothing runs yet."""
+
+    config: TargetConfig
+    info: common_pb2.ServiceInfo
+    parts: LoopParts
+
+    @classmethod
+    def load(cls, config: TargetConfig, *, init_method: str, registry: CollectorRegistry) -> LoadedTarget:
+        """Takes seconds; to be called before the event loop runs. Raises ModelLoadError or ConfigError."""
+        rank = load_rank(config, 0, init_method)
+        info = service_info(config, rank)
+        return cls(config, info, make_parts(config, rank, context_length=info.context_length, registry=registry))
+
+
+def make_parts(
+    config: TargetConfig, rank: LoadedRank, *, context_length: int, registry: CollectorRegistry
+) -> LoopParts:
+    """All that the decode loop drives, over a loaded rank 0. Runs the warm-up."""
+    runner = StepRunner(rank.model, rank.cache, ops=rank.ops, tp=rank.tp)
+    allocator = PageAllocator(rank.cache.num_pages, config.page_size)
+    times = warm_up(runner, allocator)
+    window = AcceptanceWindow()
+    metrics = TargetMetrics(registry)
+    drafts = DraftDesk(
+        RowSender(runner.features),
+        metrics=metrics,
+        context_length=context_length,
+        timeout_s=config.speculative_draft_timeout_s,
+    )
+    bounds = RequestBounds(
+        context_length=context_length,
+        eos_token_ids=rank.model.config.eos_token_ids,
+        max_running_requests=config.max_running_requests,
+        limits=Limits(config.max_rows_per_step, config.chunked_prefill_size),
+    )
+    return LoopParts(
+        runner=runner,
+        requests=RequestDesk(allocator, bounds, drafts=drafts, metrics=metrics),
+        drafts=drafts,
+        times=times,
+        window=window,
+        deadline=TreeDeadline(times, window, fixed_ms=config.speculative_tree_deadline_ms),
+        metrics=metrics,
+    )
+
+
+class TargetService:
+    """Serves a loaded target. Made and used on the event loop; ``start``, then ``drain`` and ``close``.
+
+    failed: set with the error that ended the engine thread.
+    """
+
+    def __init__(self, target: LoadedTarget) -> None:
+        config, info = target.config, target.info
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._mailbox = Mailbox()
+        identity = LinkIdentity(
+            incarnation=info.incarnation,
+            name=f"{config.host}:{config.port}",
+            feature_id=info.feature_id,
+            head_fingerprint=info.head_fingerprint,
+            vocab_size=info.vocab_size,
+        )
+        self._links = DraftLinks(identity, self._mailbox.put)
+        self._front = Front(self._mailbox, self._links)
+        engine = EngineLoop(target.parts, self._mailbox, self._deliver, page_size=config.page_size)
+        self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine")
+        self._rpc = RpcServer(_SERVICE_NAME)
+        edge = Edge(info.vocab_size, info.context_length, info.page_size)
+        servicer = TargetServicer(info, edge=edge, front=self._front)
+        target_pb2_grpc.add_TargetServiceServicer_to_server(servicer, self._rpc.server)
+
+    async def start(self) -> int:
+        """Returns the port, ready. Raises ConfigError where it is taken."""
+        port = await self._rpc.start(self._config.host, self._config.port)
+        self._thread.start()
+        await self._rpc.set_ready(True)
+        return port
+
+    async def drain(self) -> None:
+        """Not ready; new submissions go back. Running ones get the timeout to finish, then they go back, too."""
+        await self._rpc.set_ready(False)
+        self._mailbox.put(DrainStarted())
+        if await self._drained_within(self._config.drain_timeout_s):
+            return
+        _log.warning("drain: %g s are over; what still runs goes back to its router", self._config.drain_timeout_s)
+        self._mailbox.put(DrainEnded())
+        await self._drained_within(_STOP_GRACE_S)
+
+    async def close(self) -> None:
+        """Ends the streams, the links, the server and the engine thread."""
+        self._front.streams.end_all()
+        await self._rpc.stop(_STOP_GRACE_S)
+        await self._links.close()
+        self._mailbox.put(Stopped())
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join)
+
+    async def _drained_within(self, timeout_s: float) -> bool:
+        drained = asyncio.create_task(self._front.drained.wait())
+        await asyncio.wait((drained, self.failed), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
+        return self._front.drained.is_set() or self.failed.done()
+
+    def _deliver(self, emission: Emission) -> None:
+        self._loop.call_soon_threadsafe(self._front.deliver, emission)
+
+    def _run_engine(self, engine: EngineLoop) -> None:
+        try:
+            engine.run()
+        except Exception as error:  # noqa: BLE001 - whatever ends the loop ends the service, with this error
+            _log.exception("the engine thread ended")
+            self._loop.call_soon_threadsafe(self._fail, error)
+
+    def _fail(self, error: BaseException) -> None:
+        cause = error if isinstance(error, PacelineError) else UnavailableError(f"the engine thread ended: {error}")
+        if not self.failed.done():
+            self.failed.set_exception(cause)
+
+
+def service_info(config: TargetConfig, rank: LoadedRank) -> common_pb2.ServiceInfo:
+    """Raises ConfigError for a context length that the model does not have."""
+    model_path = Path(config.model_path)
+    tokenizer = model_path / "tokenizer.json"
+    head = config.speculative_draft_model_path
+    model = rank.model
+    return common_pb2.ServiceInfo(
+        service="target",
+        version=__version__,
+        incarnation=secrets.randbits(64) or 1,
+        model_name=model_path.name,
+        model_fingerprint=fingerprint(model_path),
+        head_fingerprint=_head_fingerprint(Path(head)) if head else "",
+        tokenizer_fingerprint=hashlib.sha256(tokenizer.read_bytes()).hexdigest() if tokenizer.is_file() else "",
+        feature_id=model.feature_id,
+        vocab_size=model.config.vocab_size,
+        context_length=context_length_of(config, model.config),
+        feature_size=model.feature_size,
+        dtype=config.dtype,
+        device=config.device,
+        tp_size=config.tp_size,
+        page_size=config.page_size,
+        num_pages=rank.cache.num_pages,
+        max_running_requests=config.max_running_requests,
+        eos_token_ids=model.config.eos_token_ids,
+    )
+
+
+def _head_fingerprint(path: Path) -> str:
+    with closing(open_head_weights(path, load_head_config(path))) as source:
+        return fingerprint_of(source)

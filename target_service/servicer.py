@@ -1,0 +1,105 @@
+"""The gRPC face: translate, enqueue, yield."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from paceline.errors import PacelineError, WireError
+from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc, verify_pb2
+from target_service.codec import Edge, encode_batch, encode_load
+from target_service.front import Front
+from target_service.round_view import encode_round
+from target_service.router_streams import RouterStream
+
+_HELLO_TIMEOUT_S = 10.0
+
+
+class TargetServicer(target_pb2_grpc.TargetServiceServicer):
+    """Everything that a stream's end must undo is undone in Serve's finally."""
+
+    def __init__(self, info: common_pb2.ServiceInfo, *, edge: Edge, front: Front) -> None:
+        self._info = info
+        self._edge = edge
+        self._front = front
+
+    async def Serve(
+        self, request_iterator: AsyncIterator[target_pb2.ServeRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[target_pb2.ServeResponse]:
+        requests = aiter(request_iterator)
+        stream: RouterStream | None = None
+        reader: asyncio.Task[None] | None = None
+        try:
+            await _check_hello(requests)
+            stream = self._front.streams.open()
+            reader = asyncio.create_task(self._read(requests, stream))
+            info: common_pb2.ServiceInfo | None = self._info
+            async for batch in stream.batches():
+                response = encode_batch(batch)
+                if info is not None:
+                    response.info.CopyFrom(info)
+                    info = None
+                yield response
+        except (PacelineError, DecodeError) as error:
+            await _abort(context, error)
+        finally:
+            if stream is not None:
+                self._front.streams.close(stream)
+            if reader is not None:
+                reader.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await reader
+
+    async def GetInfo(
+        self, request: target_pb2.TargetServiceGetInfoRequest, context: grpc.aio.ServicerContext
+    ) -> target_pb2.TargetServiceGetInfoResponse:
+        response = target_pb2.TargetServiceGetInfoResponse(info=self._info)
+        if self._front.load is not None:
+            response.load.CopyFrom(encode_load(self._front.load))
+        return response
+
+    async def InspectRound(
+        self, request: target_pb2.TargetServiceInspectRoundRequest, context: grpc.aio.ServicerContext
+    ) -> target_pb2.TargetServiceInspectRoundResponse:
+        record = self._front.rounds.value
+        view = verify_pb2.RoundView() if record is None else encode_round(record, self._info.incarnation)
+        return target_pb2.TargetServiceInspectRoundResponse(round=view)
+
+    async def WatchRounds(
+        self, request: target_pb2.TargetServiceWatchRoundsRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[target_pb2.TargetServiceWatchRoundsResponse]:
+        while True:
+            record = await self._front.rounds.next()
+            yield target_pb2.TargetServiceWatchRoundsResponse(round=encode_round(record, self._info.incarnation))
+
+    async def _read(self, requests: AsyncIterator[target_pb2.ServeRequest], stream: RouterStream) -> None:
+        try:
+            async for message in requests:
+                for event in self._edge.decode(message, stream.number):
+                    self._front.mailbox.put(event)
+            stream.end()
+        except (PacelineError, DecodeError) as error:
+            stream.end(error)
+
+
+async def _check_hello(requests: AsyncIterator[target_pb2.ServeRequest]) -> None:
+    """Raises WireError unless the first message is a hello."""
+    try:
+        async with asyncio.timeout(_HELLO_TIMEOUT_S):
+            first = await anext(requests)
+    except TimeoutError as error:
+        raise WireError(f"no hello came within {_HELLO_TIMEOUT_S:g} s") from error
+    except StopAsyncIteration as error:
+        raise WireError("the stream ended without a hello") from error
+    if first.WhichOneof("message") != "hello":
+        raise WireError("the first message of a stream must carry hello")
+
+
+async def _abort(context: grpc.aio.ServicerContext, error: PacelineError | DecodeError) -> None:
+    if isinstance(error, PacelineError):
+        await context.abort(error.code, str(error))
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a message does not parse: {error}")

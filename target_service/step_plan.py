@@ -1,0 +1,42 @@
+"""From a schedule to the StepPlan that all ranks run, and the parameters that its trees sample with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.plan import StepBuilder, StepPlan
+from paceline.types import SamplingParams
+from target_service.scheduler import ChunkTurn, Schedule, TreeTurn
+from target_service.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """The plan's trees are those of ``trees``, then one node for each of ``last_chunks``."""
+
+    plan: StepPlan
+    trees: list[TreeTurn]
+    last_chunks: list[ChunkTurn]  # prompts that end in this step: their first token is sampled
+    sampled: list[Sequence]  # one a tree of the plan
+
+    @property
+    def params(self) -> list[SamplingParams]:
+        """One a tree of the plan."""
+        return [seq.params for seq in self.sampled]
+
+
+def plan_step(schedule: Schedule, *, page_size: int) -> PlannedStep:
+    """MUTATES the sequences that take part: the moves that their last round left are in the plan now."""
+    builder = StepBuilder(page_size)
+    for turn in schedule.trees:
+        seq = turn.seq
+        if seq.moves is not None:
+            builder.move(*seq.moves)
+            seq.moves = None
+        builder.add_tree(seq.table, turn.tree, seq.committed_len)
+    for chunk in schedule.chunks:
+        tokens = chunk.seq.tokens[chunk.start : chunk.stop]
+        builder.add_chunk(chunk.seq.table, tokens, chunk.start, sample=chunk.is_last)
+    last_chunks = [chunk for chunk in schedule.chunks if chunk.is_last]
+    sampled = [turn.seq for turn in schedule.trees] + [chunk.seq for chunk in last_chunks]
+    return PlannedStep(builder.build(), schedule.trees, last_chunks, sampled)

@@ -1,0 +1,65 @@
+"""python -m target_service.tp_worker: one rank beside rank 0. Receives plans, steps, says nothing.
+
+Ends when rank 0 sends an empty plan, and at once when its standard input closes: that is rank 0's death.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.config import add_flags, build_parser, exit_with, flag
+from paceline.errors import PacelineError
+from paceline.logs import set_up_logging
+from target_service.config import TargetConfig, set_thread_environment
+
+_ORPHANED = 1
+_log = logging.getLogger("target_service.tp_worker")
+
+
+@dataclass(frozen=True, slots=True)
+class RankConfig:
+    """Which rank this is, and where the ranks meet."""
+
+    rank: int = flag(help="this process's rank, 1 or more")
+    init_method: str = flag(help="torch.distributed's init method")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs one rank until rank 0 ends."""
+    prog = "target_service.tp_worker"
+    try:
+        parser = build_parser(TargetConfig, prog=prog)
+        add_flags(parser, RankConfig)
+        values = vars(parser.parse_args(list(argv)))
+        rank = RankConfig(values.pop("rank"), values.pop("init_method"))
+        config = TargetConfig(**values)
+        set_up_logging(f"{prog}[{rank.rank}]", level=config.log_level)
+        set_thread_environment(config)
+        threading.Thread(target=_end_with_parent, name="parent watch", daemon=True).start()
+        _follow(config, rank)
+    except PacelineError as error:
+        exit_with(error, prog=prog)
+
+
+def _follow(config: TargetConfig, rank: RankConfig) -> None:
+    from engine.plan import StepPlan
+    from target_service.loading import load_rank  # imports torch, which reads the environment then
+
+    loaded = load_rank(config, rank.rank, rank.init_method)
+    while len(packed := loaded.tp.broadcast_plan()):
+        loaded.model.step(StepPlan.unpack(packed), loaded.cache)
+    loaded.tp.close()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(_ORPHANED)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

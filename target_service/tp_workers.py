@@ -1,0 +1,60 @@
+"""TpWorkers: the processes of the ranks beside rank 0."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+from paceline.config import to_argv
+from target_service.config import TargetConfig
+
+_STOP_TIMEOUT_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+class TpWorkers:
+    """Starts ranks 1 to tp_size - 1 at once. Owns them until ``close``.
+
+    A rank that ends before that takes this process down with its exit code: the group cannot go on without it, and
+    torch would wait for it for ever. A worker reads the end of its standard input as rank 0's death, so none outlives
+    this process, however it ends.
+    """
+
+    def __init__(self, config: TargetConfig) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="paceline-tp-")
+        self.init_method = (Path(self._folder.name) / "ranks").as_uri()
+        self._closing = False
+        self._processes = [self._start(config, rank) for rank in range(1, config.tp_size)]
+        for rank, process in enumerate(self._processes, 1):
+            threading.Thread(target=self._watch, args=(rank, process), name=f"rank {rank} watch", daemon=True).start()
+
+    def close(self) -> None:
+        """After rank 0's last plan: waits for the ranks, and kills what does not end."""
+        self._closing = True
+        for process in self._processes:
+            try:
+                process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
+        self._folder.cleanup()
+
+    def _start(self, config: TargetConfig, rank: int) -> subprocess.Popen[bytes]:
+        rank_flags = [f"--rank={rank}", f"--init-method={self.init_method}"]
+        command = [sys.executable, "-m", "target_service.tp_worker", *to_argv(config), *rank_flags]
+        return subprocess.Popen(command, stdin=subprocess.PIPE)
+
+    def _watch(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+        code = process.wait()
+        if self._closing:
+            return
+        _log.error("rank %d ended with code %d; the target ends, too", rank, code)
+        self._folder.cleanup()
+        os._exit(code if code > 0 else 1)
