@@ -127,13 +127,13 @@ class Dispatcher:
         self._speculation.take_load(link)
         self._schedule_pump()
 
-    def on_step(self, link: TargetLink, *, new_tokens: int, credits_changed: bool) -> None:
+    def on_step(self, link: TargetLink, *, new_tokens: int, opened: bool) -> None:
         if new_tokens:
             self._metrics.generation_tokens.inc(new_tokens)
         if link.ready:
             self._last_ready_at = self._loop.time()
         self._speculation.take_load(link)
-        if credits_changed and self.queue:
+        if opened and self.queue:
             self._schedule_pump()
 
     def on_end(self, live: LiveRequest) -> None:

@@ -21,8 +21,11 @@ class TargetListener(Protocol):
     def on_ready(self, link: TargetLink) -> None:
         """A new stream stands, without requests."""
 
-    def on_step(self, link: TargetLink, *, new_tokens: int, credits_changed: bool) -> None:
-        """A step's message was worked in; link.load and link.ledger are up to date."""
+    def on_step(self, link: TargetLink, *, new_tokens: int, opened: bool) -> None:
+        """A step's message was worked in; link.load and link.ledger are up to date.
+
+        opened: the target may take more than before.
+        """
 
     def on_end(self, live: LiveRequest) -> None:
         """Its outcome is set."""

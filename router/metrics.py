@@ -23,16 +23,16 @@ class RouterMetrics:
         generated = self._counter("vllm:generation_tokens_total", "Tokens that targets generated")
         self.generation_tokens = generated
         self._successes = self._counter("vllm:request_success_total", "Requests that finished", "finished_reason")
-        self._failures = self._counter("paceline:request_failures_total", "Requests that failed", "code")
+        self._failures = self._counter("paceline_router_request_failures_total", "Requests that failed", "code")
         self._drafts = self._counter("vllm:spec_decode_num_drafts_total", "Speculative rounds")
         self._draft_tokens = self._counter("vllm:spec_decode_num_draft_tokens_total", "Proposed draft tokens")
         self._accepted = self._counter("vllm:spec_decode_num_accepted_tokens_total", "Accepted draft tokens")
         self._accepted_at = self._counter(
             "vllm:spec_decode_num_accepted_tokens_per_pos_total", "Rounds that accepted a draft here", "position"
         )
-        self.replays = self._counter("paceline:replays_total", "Attempts after the first", "reason")
-        self._decisions = self._counter("paceline:decisions_total", "Decisions sent", "reason", "speculates")
-        self.messages = self._counter("paceline:client_messages_total", "Messages to clients")
+        self.replays = self._counter("paceline_router_replays_total", "Attempts after the first", "reason")
+        self._decisions = self._counter("paceline_router_decisions_total", "Decisions sent", "reason", "speculates")
+        self.messages = self._counter("paceline_router_client_messages_total", "Messages to clients")
         self.first_token_s = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token")
         self.token_s = self._histogram(
             "vllm:inter_token_latency_seconds", "Time between messages to a client by their tokens", _TOKEN_BUCKETS_S

@@ -29,15 +29,14 @@ class PeerInfo:
 class TargetLoad:
     """A target's load after a step, all routers together."""
 
-    running_requests: int = 0
+    decoding_requests: int = 0  # past their prompt: what verify steps cost, and what a threshold counts
     prefilling_requests: int = 0
     draining: bool = False
     draft_links: Mapping[str, bool] | None = None  # whether the link to a draft works, by its address
 
     @property
-    def decoding_requests(self) -> int:
-        """Running requests that are past their prefill."""
-        return max(0, self.running_requests - self.prefilling_requests)
+    def num_requests(self) -> int:
+        return self.decoding_requests + self.prefilling_requests
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import random
 from collections.abc import Iterator
@@ -77,7 +78,7 @@ class TargetLink:
             num_pages=info.num_pages,
             free_slots=self.ledger.free_slots,
             free_pages=self.ledger.free_pages,
-            running_requests=max(self.load.running_requests, self.num_flights),
+            running_requests=max(self.load.num_requests, self.num_flights),
             max_running_requests=info.max_running_requests,
         )
 
@@ -178,11 +179,13 @@ class TargetLink:
             self._take(message)
 
     def _take(self, message: target_pb2.ServeResponse) -> None:
-        credits_changed = message.HasField("credits")
-        if credits_changed:
+        was_draining = self.load.draining
+        opened = message.HasField("credits")
+        if opened:
             self.ledger.grant(slots=message.credits.slots, pages=message.credits.pages)
         if message.HasField("load"):
             self.load = serve_codec.decode_target_load(message.load)
+            opened = opened or (was_draining and not self.load.draining)
         new_tokens = self._take_deltas(message.deltas) if message.HasField("deltas") else 0
         for finish in message.finishes:
             live = self._flights.get(finish.request)
@@ -195,10 +198,18 @@ class TargetLink:
         for returned in message.returns:
             live = self._flights.get(returned.request)
             if live is not None:
-                self._forget(live)
-                live.stats += serve_codec.decode_stats(returned.stats)
-                self._listener.on_return(self, live, serve_codec.return_reason(returned.reason))
-        self._listener.on_step(self, new_tokens=new_tokens, credits_changed=credits_changed)
+                self._take_back(live, returned, granted=message.HasField("credits"))
+        self._listener.on_step(self, new_tokens=new_tokens, opened=opened)
+
+    def _take_back(self, live: LiveRequest, returned: target_pb2.Return, *, granted: bool) -> None:
+        """Until the target says otherwise, it takes no more where it drains or has not granted anew."""
+        self._forget(live)
+        live.stats += serve_codec.decode_stats(returned.stats)
+        if returned.reason == target_pb2.RETURN_REASON_DRAINING:
+            self.load = dataclasses.replace(self.load, draining=True)
+        elif returned.reason == target_pb2.RETURN_REASON_NO_CREDIT and not granted:
+            self.ledger.grant(slots=0, pages=0)
+        self._listener.on_return(self, live, serve_codec.return_reason(returned.reason))
 
     def _take_deltas(self, deltas: target_pb2.TokenDeltas) -> int:
         """New tokens of all requests. A request that was cancelled meanwhile is passed over. Raises WireError."""

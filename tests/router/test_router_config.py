@@ -1,0 +1,53 @@
+"""The router's flags, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from paceline.config import parse_flags
+from paceline.errors import ConfigError
+from paceline.types import TreeShape
+from router.config import RouterConfig
+from router.policy import PolicyKind
+
+
+def parsed(*argv: str) -> RouterConfig:
+    return parse_flags(RouterConfig, argv, prog="router")
+
+
+def test_the_defaults_speculate_always() -> None:
+    policy = parsed().policy()
+    assert policy.kind is PolicyKind.ALWAYS
+    assert policy.shape == TreeShape(5, 4, 16)
+
+
+def test_a_threshold_brings_its_policy() -> None:
+    policy = parsed("--speculative-disable-batch-threshold", "8", "--speculative-hysteresis", "3").policy()
+    assert (policy.kind, policy.threshold, policy.resume_level) == (PolicyKind.THRESHOLD, 8, 5)
+
+
+def test_lists_of_addresses_are_split_at_commas() -> None:
+    config = parsed("--targets", "a:1,b:2", "--drafts", "c:3")
+    assert config.targets == ("a:1", "b:2")
+    assert config.drafts == ("c:3",)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("--port", "70000"), "--port is 70000"),
+        (("--targets", ""), "--targets is empty"),
+        (("--targets", "nowhere"), "--targets is nowhere; it must be host:port"),
+        (("--drafts", "a:1,a:1"), "--drafts is a:1,a:1; it must be free of repetitions"),
+        (("--max-queued-requests", "0"), "--max-queued-requests is 0"),
+        (("--speculative-policy", "threshold"), "--speculative-disable-batch-threshold is unset"),
+        (("--speculative-disable-batch-threshold", "0"), "--speculative-disable-batch-threshold is 0"),
+        (("--speculative-policy", "off", "--speculative-disable-batch-threshold", "4"), "unset with"),
+        (("--speculative-num-draft-tokens", "65"), "num_draft_tokens is 65"),
+        (("--speculative-policy", "sometimes"), "invalid choice"),
+        (("--stream-interval", "-1"), "--stream-interval is -1"),
+    ],
+)
+def test_a_bad_flag_is_refused_by_name_and_value(argv: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        parsed(*argv)

@@ -1,0 +1,225 @@
+"""A request that loses its target goes on elsewhere: the client sees each token once."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from paceline.v1 import common_pb2, target_pb2
+
+
+def tokens_of(messages) -> list[int]:
+    """Checks that offsets join without gap or repetition."""
+    tokens: list[int] = []
+    for message in messages:
+        assert message.offset == len(tokens)
+        tokens += message.token_ids
+    return tokens
+
+
+async def begun(rig, first, second):
+    """A request with three tokens out, its call, its submission, and the streams: its own first."""
+    streams = {"a": await first.next_stream(), "b": await second.next_stream()}
+    await rig.info_when(lambda info: all(state.ready for state in info.targets))
+    call = rig.generate([5, 6, 7], max_tokens=6, temperature=0.5)
+    info = await rig.info_when(lambda info: any(state.running_requests for state in info.targets))
+    own = "a" if info.targets[0].running_requests else "b"
+    stream = streams.pop(own)
+    (other,) = streams.values()
+    submission = await stream.next_submission()
+    stream.tokens(submission.request, 0, [11, 12, 13])
+    message = await call.read()
+    assert list(message.token_ids) == [11, 12, 13]
+    return call, submission, stream, other, first if own == "a" else second
+
+
+async def test_when_a_target_dies_another_goes_on_from_the_tokens_streamed(make_target, make_rig, collect) -> None:
+    first, second = await make_target(), await make_target()
+    rig = await make_rig([first, second])
+    call, before, _, other, owner = await begun(rig, first, second)
+    await owner.die()
+    after = await other.next_submission()
+    assert list(after.emitted_ids) == [11, 12, 13]
+    assert (after.attempt, before.attempt) == (1, 0)
+    assert list(after.prompt_ids) == list(before.prompt_ids)
+    assert after.sampling_params == before.sampling_params
+    other.tokens(after.request, 3, [14, 15, 16])
+    other.finish(after.request)
+    messages = await collect(call)
+    assert [token for message in messages for token in message.token_ids] == [14, 15, 16]
+    assert messages[0].offset == 3
+    assert messages[-1].usage.completion_tokens == 6
+
+
+async def test_tokens_that_a_second_target_repeats_are_dropped(make_target, make_rig, collect) -> None:
+    first, second = await make_target(), await make_target()
+    rig = await make_rig([first, second])
+    call, _, stream, other, _ = await begun(rig, first, second)
+    stream.end()
+    after = await other.next_submission()
+    other.tokens(after.request, 1, [99])
+    other.tokens(after.request, 1, [99, 98, 14])
+    other.tokens(after.request, 4, [15, 16])
+    other.finish(after.request)
+    messages = await collect(call)
+    assert [token for message in messages for token in message.token_ids] == [14, 15, 16]
+
+
+async def test_a_gap_in_the_deltas_is_replayed_and_its_attempt_cancelled(make_target, make_rig, collect) -> None:
+    first, second = await make_target(), await make_target()
+    rig = await make_rig([first, second])
+    call, before, stream, other, _ = await begun(rig, first, second)
+    stream.tokens(before.request, 4, [77])
+    after = await other.next_submission()
+    assert list(after.emitted_ids) == [11, 12, 13]
+    assert await stream.cancels.get() == before.request
+    stream.tokens(before.request, 3, [66])
+    other.tokens(after.request, 3, [14, 15, 16])
+    other.finish(after.request)
+    assert [token for message in await collect(call) for token in message.token_ids] == [14, 15, 16]
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [target_pb2.RETURN_REASON_PREEMPTED, target_pb2.RETURN_REASON_NO_CREDIT, target_pb2.RETURN_REASON_DRAINING],
+)
+async def test_a_returned_request_goes_to_another_target(make_target, make_rig, collect, reason: int) -> None:
+    first, second = await make_target(), await make_target()
+    rig = await make_rig([first, second])
+    call, before, stream, other, _ = await begun(rig, first, second)
+    stats = common_pb2.SpeculationStats(rounds=2, speculative_rounds=2, accepted_by_depth=[1])
+    stream.send(returns=[target_pb2.Return(request=before.request, reason=reason, stats=stats)])
+    after = await other.next_submission()
+    assert (list(after.emitted_ids), after.attempt) == ([11, 12, 13], 1)
+    other.tokens(after.request, 3, [14, 15, 16])
+    more = common_pb2.SpeculationStats(rounds=3, speculative_rounds=1, accepted_by_depth=[1, 1])
+    other.finish(after.request, stats=more)
+    last = (await collect(call))[-1]
+    assert last.stats == common_pb2.SpeculationStats(rounds=5, speculative_rounds=3, accepted_by_depth=[2, 1])
+
+
+async def test_a_draining_target_gets_nothing_more(make_target, make_rig, collect) -> None:
+    target = await make_target()
+    rig = await make_rig([target])
+    stream = await target.next_stream()
+    call = rig.generate(max_tokens=1)
+    submission = await stream.next_submission()
+    stream.give_back(submission.request, target_pb2.RETURN_REASON_DRAINING)
+    info = await rig.info_when(lambda info: info.queued_requests == 1)
+    assert (info.targets[0].ready, info.targets[0].message) == (False, "draining")
+    stream.load(draining=False)
+    again = await stream.next_submission()
+    stream.tokens(again.request, 0, [9])
+    stream.finish(again.request)
+    assert (await collect(call))[-1].usage.completion_tokens == 1
+
+
+async def test_after_no_credit_nothing_is_sent_before_the_next_credits(make_target, make_rig, collect) -> None:
+    target = await make_target()
+    rig = await make_rig([target], max_attempts=2)
+    stream = await target.next_stream()
+    call = rig.generate(max_tokens=1)
+    first = await stream.next_submission()
+    stream.give_back(first.request, target_pb2.RETURN_REASON_NO_CREDIT)
+    await rig.info_when(lambda info: info.queued_requests == 1)
+    assert stream.submits.empty()
+    stream.grant(64)
+    again = await stream.next_submission()
+    stream.tokens(again.request, 0, [9])
+    stream.finish(again.request)
+    assert (await collect(call))[-1].usage.completion_tokens == 1
+
+
+async def test_a_target_that_comes_back_starts_a_stream_of_its_own(make_target, make_rig, collect) -> None:
+    target = await make_target()
+    rig = await make_rig([target])
+    stream = await target.next_stream()
+    call = rig.generate(max_tokens=2)
+    before = await stream.next_submission()
+    stream.tokens(before.request, 0, [11])
+    assert list((await call.read()).token_ids) == [11]
+    await target.die()
+    target.info.incarnation = 7
+    await target.start(target.port)
+    fresh = await target.next_stream()
+    after = await fresh.next_submission()
+    assert (list(after.emitted_ids), after.attempt) == ([11], 1)
+    fresh.tokens(after.request, 1, [12])
+    fresh.finish(after.request)
+    assert [token for message in await collect(call) for token in message.token_ids] == [12]
+
+
+async def test_a_request_whose_last_token_was_out_ends_without_another_attempt(make_target, make_rig, collect) -> None:
+    target = await make_target()
+    rig = await make_rig([target])
+    stream = await target.next_stream()
+    full = rig.generate(max_tokens=2)
+    submission = await stream.next_submission()
+    stream.tokens(submission.request, 0, [11, 12])
+    stopped = rig.generate(max_tokens=9)
+    submission = await stream.next_submission()
+    stream.tokens(submission.request, 0, [11, 2])
+    assert list((await full.read()).token_ids) == [11, 12]
+    assert list((await stopped.read()).token_ids) == [11, 2]
+    stream.end()
+    assert (await collect(full))[-1].finish_reason == common_pb2.FINISH_REASON_LENGTH
+    assert (await collect(stopped))[-1].finish_reason == common_pb2.FINISH_REASON_STOP
+
+
+async def test_attempts_without_a_token_are_bounded(make_target, make_rig, failure) -> None:
+    target = await make_target()
+    rig = await make_rig([target], max_attempts=3)
+    stream = await target.next_stream()
+    call = rig.generate()
+    for attempt in range(3):
+        submission = await stream.next_submission()
+        assert submission.attempt == attempt
+        stream.give_back(submission.request, target_pb2.RETURN_REASON_PREEMPTED)
+    code, message = await failure(call)
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert "3 attempts" in message
+    assert "preempted" in message
+
+
+async def test_attempts_that_bring_tokens_are_not_bounded(make_target, make_rig, collect) -> None:
+    target = await make_target()
+    rig = await make_rig([target], max_attempts=2)
+    stream = await target.next_stream()
+    call = rig.generate(max_tokens=6)
+    for attempt in range(5):
+        submission = await stream.next_submission()
+        stream.tokens(submission.request, attempt, [20 + attempt])
+        stream.give_back(submission.request, target_pb2.RETURN_REASON_PREEMPTED)
+    submission = await stream.next_submission()
+    stream.tokens(submission.request, 5, [25])
+    stream.finish(submission.request)
+    assert tokens_of(await collect(call)) == [20, 21, 22, 23, 24, 25]
+
+
+async def test_a_hung_target_is_given_up(make_target, make_rig, collect) -> None:
+    target = await make_target()
+    rig = await make_rig([target], target_timeout_s=0.2)
+    stream = await target.next_stream()
+    call = rig.generate(max_tokens=1)
+    await stream.next_submission()
+    fresh = await target.next_stream()
+    submission = await fresh.next_submission()
+    fresh.tokens(submission.request, 0, [9])
+    fresh.finish(submission.request)
+    assert (await collect(call))[-1].usage.completion_tokens == 1
+
+
+async def test_a_message_whose_columns_disagree_ends_the_stream_and_not_the_request(
+    make_target, make_rig, collect
+) -> None:
+    target = await make_target()
+    rig = await make_rig([target])
+    stream = await target.next_stream()
+    call = rig.generate(max_tokens=1)
+    submission = await stream.next_submission()
+    stream.send(deltas=target_pb2.TokenDeltas(request=[submission.request], offset=[0], num_tokens=[3], tokens=[1]))
+    fresh = await target.next_stream()
+    again = await fresh.next_submission()
+    fresh.tokens(again.request, 0, [9])
+    fresh.finish(again.request)
+    assert tokens_of(await collect(call)) == [9]
