@@ -31,7 +31,7 @@ class Beam:
 
 
 class TreeGrowth:
-    """shapes in descending order of num_steps. Call ``start``, then ``next_beam`` and ``add`` in turn, then ``trees``."""
+    """Call ``start``, then ``next_beam`` and ``add`` in turn, then ``trees``. shapes: num_steps descending."""
 
     def __init__(self, shapes: Sequence[TreeShape]) -> None:
         self._num_steps = np.array([s.num_steps for s in shapes])
