@@ -34,7 +34,7 @@ class Generation:
     tokens: list[int]
     finish_reason: FinishReason
     num_rounds: int  # verify steps, trees of one node included
-    accept_lengths: list[int]  # accepted drafts without the extra token, of each round with a tree of 2 nodes or more
+    accept_lengths: list[int]  # accepted drafts, without the extra token, of each round with n > 1
 
     @property
     def mean_accepted_length(self) -> float:
@@ -87,14 +87,12 @@ class InProcess:
         return Generation(run.emitted, run.finish_reason, run.num_rounds, run.accept_lengths)
 
     def _check(self, prompt: Sequence[int], shape: TreeShape | None) -> None:
-        config = self.target.config
-        context = config.max_position_embeddings
+        context, vocab_size = self.target.config.max_position_embeddings, self.target.config.vocab_size
         if not 0 < len(prompt) < context:
             raise InvalidInputError(f"the prompt has {len(prompt)} tokens; it must have 1 to {context - 1}")
-        if min(prompt) < 0 or max(prompt) >= config.vocab_size:
-            raise InvalidInputError(
-                f"the prompt's token ids go from {min(prompt)} to {max(prompt)}; they must be 0 to {config.vocab_size - 1}"
-            )
+        low, high = min(prompt), max(prompt)
+        if low < 0 or high >= vocab_size:
+            raise InvalidInputError(f"the prompt has token ids from {low} to {high}; the range is 0 to {vocab_size - 1}")
         if shape is not None and self.head is None:
             raise InvalidInputError("speculation was asked for and no head is loaded; pass head_path")
 

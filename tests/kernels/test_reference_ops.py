@@ -176,5 +176,15 @@ def test_top_k_breaks_ties_towards_the_lowest_index(k):
 
 
 def test_an_unknown_backend_is_named_with_the_known_ones():
-    with pytest.raises(ValueError, match="'cuda'; it must be one of auto, reference"):
+    with pytest.raises(ValueError, match="'cuda'; it must be one of auto, cpu, reference"):
         load_ops("cuda", "cpu")
+
+
+def test_the_cpu_backend_does_not_run_elsewhere():
+    with pytest.raises(ValueError, match="does not run on meta"):
+        load_ops("cpu", "meta")
+
+
+@pytest.mark.parametrize(("name", "device", "got"), [("auto", "cpu", "cpu"), ("auto", "meta", "reference")])
+def test_auto_takes_what_fits_the_device(name, device, got):
+    assert load_ops(name, device).name == got
