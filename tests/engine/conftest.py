@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from engine.pages import PageAllocator, PageTable
 from engine.plan import StepBuilder, compaction
@@ -17,8 +20,25 @@ from engine.tp import TpGroup
 from kernels.reference.ops import ReferenceOps
 from paceline.tree import DraftTree
 
+if TYPE_CHECKING:  # its import takes seconds, which most tests of this room need not wait for
+    from transformers import LlamaConfig
+
 CPU = torch.device("cpu")
 PAGE_SIZE = 4
+DRAFT_VOCAB = 24
+HEAD_CONFIG: dict[str, object] = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 60,
+    "draft_vocab_size": DRAFT_VOCAB,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500.0,
+    "max_position_embeddings": 16,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +47,53 @@ class PathLogits:
 
     path: list[int]
     logits: torch.Tensor  # [V]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFiles:
+    """A random head that was saved under published names."""
+
+    path: Path
+    tensors: dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def head_target_config() -> LlamaConfig:
+    """A target that the random heads fit: 6 layers, hidden size 32, 60 tokens, 96 positions."""
+    from transformers import LlamaConfig
+
+    sizes = {**HEAD_CONFIG, "num_hidden_layers": 6, "max_position_embeddings": 96}
+    return LlamaConfig(**sizes, tie_word_embeddings=False)
+
+
+@pytest.fixture
+def head_target(tmp_path: Path, head_target_config: LlamaConfig, save_random_checkpoint: Callable) -> Path:
+    from transformers import LlamaForCausalLM
+
+    save_random_checkpoint(LlamaForCausalLM, head_target_config, tmp_path / "target")
+    return tmp_path / "target"
+
+
+@pytest.fixture
+def make_head(tmp_path: Path) -> Callable[..., HeadFiles]:
+    """edit: tensors to replace, add, or (None) leave out; the keywords change config.json."""
+
+    def make(
+        name: str = "head",
+        *,
+        layer: str = "midlayer.",
+        edit: Mapping[str, torch.Tensor | None] | None = None,
+        **config: object,
+    ) -> HeadFiles:
+        edited = {**_head_tensors(layer), **(edit or {})}
+        tensors = {tensor_name: tensor for tensor_name, tensor in edited.items() if tensor is not None}
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({**HEAD_CONFIG, **config}))
+        save_file(tensors, folder / "model.safetensors")
+        return HeadFiles(folder, tensors)
+
+    return make
 
 
 @pytest.fixture
@@ -140,6 +207,31 @@ def _run_schedule(model: TargetModel) -> list[PathLogits]:
     builder.add_tree(tables[1], DraftTree.single(6), len(second) + 4)
     step(builder, [first + tree.tokens[accepted].tolist() + [2], [*second, 5, 3, 1, 4, 6]])
     return results
+
+
+def _head_tensors(layer: str) -> dict[str, torch.Tensor]:
+    torch.manual_seed(11)
+    hidden, inner, vocab = 32, 48, 60
+    shapes = {
+        "fc.weight": (hidden, 3 * hidden),
+        "norm.weight": (hidden,),
+        "lm_head.weight": (DRAFT_VOCAB, hidden),
+        f"{layer}hidden_norm.weight": (hidden,),
+        f"{layer}input_layernorm.weight": (hidden,),
+        f"{layer}post_attention_layernorm.weight": (hidden,),
+        f"{layer}self_attn.q_proj.weight": (32, 2 * hidden),
+        f"{layer}self_attn.k_proj.weight": (16, 2 * hidden),
+        f"{layer}self_attn.v_proj.weight": (16, 2 * hidden),
+        f"{layer}self_attn.o_proj.weight": (hidden, 32),
+        f"{layer}mlp.gate_proj.weight": (inner, hidden),
+        f"{layer}mlp.up_proj.weight": (inner, hidden),
+        f"{layer}mlp.down_proj.weight": (hidden, inner),
+    }
+    tensors = {name: (1.0 if "norm" in name else 0.0) + 0.25 * torch.randn(shape) for name, shape in shapes.items()}
+    ids = torch.randperm(vocab)[:DRAFT_VOCAB].sort().values
+    tensors["d2t"] = ids - torch.arange(DRAFT_VOCAB)
+    tensors["t2d"] = torch.zeros(vocab, dtype=torch.bool).index_fill(0, ids, True)
+    return tensors
 
 
 def _tokens_to(tree: DraftTree, node: int) -> list[int]:
