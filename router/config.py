@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.config import flag, require
-from paceline.defaults import DEFAULT_MODEL_PATH
+from paceline.defaults import DEFAULT_MODEL_PATH, DEFAULT_TREE
 from paceline.errors import ConfigError, InvalidInputError
 from paceline.logs import LEVELS
 from paceline.types import TreeShape
@@ -44,9 +44,11 @@ class RouterConfig:
     speculative_hysteresis: int = flag(
         2, help="how far below the threshold a target must fall before it speculates again"
     )
-    speculative_num_steps: int = flag(5, help="levels of a draft tree below the root")
-    speculative_eagle_topk: int = flag(4, help="beam width of a draft tree; 1 is a chain")
-    speculative_num_draft_tokens: int = flag(16, help="nodes to verify, root included")
+    speculative_num_steps: int = flag(DEFAULT_TREE.num_steps, help="levels of a draft tree below the root")
+    speculative_eagle_topk: int = flag(DEFAULT_TREE.eagle_topk, help="beam width of a draft tree; 1 is a chain")
+    speculative_num_draft_tokens: int = flag(
+        DEFAULT_TREE.num_draft_tokens, help="nodes to verify, root included"
+    )
 
     def __post_init__(self) -> None:
         for name in ("port", "metrics_port"):
