@@ -23,9 +23,9 @@ def round_text(view: verify_pb2.RoundView, vocabulary: Vocabulary) -> str:
     time = datetime.fromtimestamp(view.time_unix_ms / 1e3).strftime("%H:%M:%S.%f")[:-3]
     timings = "  ".join(f"{name} {value:.2f} ms" for name, value in sorted(view.timings_ms.items()))
     lines = [f"step {view.step} at {time}", f"timings: {timings or 'none'}"]
-    if view.HasField("verify_input"):
+    if view.verify_input.session:
         lines += ["", *_verify_lines(view, vocabulary)]
-    if view.HasField("extend_input"):
+    if view.extend_input.session:
         lines += ["", *_extend_lines(view.extend_input, vocabulary)]
     return "\n".join(lines)
 

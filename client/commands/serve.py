@@ -41,7 +41,8 @@ class ServeConfig(FleetFlags):
 def main(argv: Sequence[str]) -> int:
     config = parse(ServeConfig, argv, command="serve")
     fleet = Fleet(config.fleet_config())
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGTERM, signal.SIGINT):  # a shell starts background jobs with SIGINT ignored
+        signal.signal(number, _interrupt)
     print(f"starting {config.targets} target(s) and {config.drafts} draft(s); logs: {fleet.log_dir}", flush=True)
     try:
         with fleet:

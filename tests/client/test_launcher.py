@@ -224,6 +224,7 @@ def small_programs(modules, monkeypatch):
     for name in ("TARGET_MODULE", "DRAFT_MODULE"):
         monkeypatch.setattr(launcher, name, "service")
     monkeypatch.setattr(launcher, "ROUTER_MODULE", "small_router")
+    monkeypatch.setattr(launcher.tempfile, "tempdir", str(modules))
     return monkeypatch
 
 
