@@ -46,9 +46,7 @@ class RouterConfig:
     )
     speculative_num_steps: int = flag(DEFAULT_TREE.num_steps, help="levels of a draft tree below the root")
     speculative_eagle_topk: int = flag(DEFAULT_TREE.eagle_topk, help="beam width of a draft tree; 1 is a chain")
-    speculative_num_draft_tokens: int = flag(
-        DEFAULT_TREE.num_draft_tokens, help="nodes to verify, root included"
-    )
+    speculative_num_draft_tokens: int = flag(DEFAULT_TREE.num_draft_tokens, help="nodes to verify, root included")
 
     def __post_init__(self) -> None:
         for name in ("port", "metrics_port"):

@@ -31,6 +31,7 @@ class RunningRouter:
 
     port: int
     dispatcher: Dispatcher
+    registry: CollectorRegistry
     links: asyncio.Task[None]  # runs until cancelled; ends early by an error of our own alone
     _rpc: RpcServer
     _config: RouterConfig
@@ -64,7 +65,7 @@ async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
         links = asyncio.create_task(dispatcher.run(), name="links")
         try:
             await rpc.set_ready(True)
-            yield RunningRouter(port, dispatcher, links, rpc, config)
+            yield RunningRouter(port, dispatcher, registry, links, rpc, config)
         finally:
             await rpc.stop(_STOP_GRACE_S)
             links.cancel()

@@ -162,6 +162,7 @@ class ScriptedDraft(draft_pb2_grpc.DraftServiceServicer):
         self.max_sessions = max_sessions
         self.watched = asyncio.Event()
         self.address = ""
+        self.port = 0
         self._loads: asyncio.Queue[draft_pb2.WatchLoadResponse] = asyncio.Queue()
         self._server: grpc.aio.Server | None = None
 
@@ -180,11 +181,11 @@ class ScriptedDraft(draft_pb2_grpc.DraftServiceServicer):
         while True:
             yield await self._loads.get()
 
-    async def start(self) -> None:
+    async def start(self, port: int = 0) -> None:
         self._server = grpc.aio.server()
         draft_pb2_grpc.add_DraftServiceServicer_to_server(self, self._server)
-        port = self._server.add_insecure_port("127.0.0.1:0")
-        self.address = f"127.0.0.1:{port}"
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        self.address = f"127.0.0.1:{self.port}"
         await self._server.start()
 
     async def die(self) -> None:

@@ -1,0 +1,144 @@
+"""What a client may get wrong, and how it is told: a status, the field, its value, and what to do."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+import grpc
+
+from paceline.defaults import DEFAULT_MODEL_PATH
+from paceline.v1 import common_pb2, router_pb2
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
+CHAT = router_pb2.ChatMessages
+BAD_FIELDS = [
+    ({"ids": []}, INVALID, "the prompt is empty"),
+    ({"text": ""}, INVALID, "the prompt is empty"),
+    ({"chat": CHAT()}, INVALID, "chat has no messages"),
+    ({"chat": CHAT(messages=[router_pb2.ChatMessage(content="hi")])}, INVALID, "chat message 0 has no role"),
+    ({"ids": [5, 49152]}, INVALID, "token id 49152 is outside the vocabulary of 49152"),
+    ({"ids": [5] * 64}, INVALID, "the prompt has 64 tokens; a context of 64"),
+    ({"text": "word " * 100}, INVALID, "tokens; a context of 64"),
+    ({"text": "word " * 100_000}, INVALID, "tokens; a context of 64"),
+    ({"max_tokens": 0}, INVALID, "max_tokens is 0; it must be at least 1"),
+    ({"temperature": -1.0}, INVALID, "temperature is -1.0"),
+    ({"temperature": math.nan}, INVALID, "temperature is nan"),
+    ({"top_p": 0.0}, INVALID, "top_p is 0.0"),
+    ({"top_p": 1.5}, INVALID, "top_p is 1.5"),
+    ({"top_p": math.nan}, INVALID, "top_p is nan"),
+    ({"min_p": 2.0}, INVALID, "min_p is 2.0"),
+    ({"stop_token_ids": list(range(65))}, INVALID, "stop_token_ids is 65"),
+    ({"stop_token_ids": [70_000]}, INVALID, "stop_token_ids holds 70000"),
+    ({"request_id": "x" * 300}, INVALID, "request_id has 300 characters"),
+    ({"speculation": (True, (3, 1, 4))}, INVALID, "both disable and shape"),
+    ({"speculation": (False, (3, 1, 65))}, INVALID, "num_draft_tokens is 65"),
+    ({"speculation": (False, (3, 0, 4))}, INVALID, "eagle_topk is 0"),
+    ({"stop": ["x"]}, UNIMPLEMENTED, "stop is not supported yet"),
+    ({"n": 1}, UNIMPLEMENTED, "n is not supported yet"),
+    ({"logit_bias": {1: 2.0}}, UNIMPLEMENTED, "logit_bias is not supported yet"),
+    ({"frequency_penalty": 0.0}, UNIMPLEMENTED, "frequency_penalty is not supported yet"),
+    ({"presence_penalty": 0.1}, UNIMPLEMENTED, "presence_penalty is not supported yet"),
+    ({"repetition_penalty": 1.0}, UNIMPLEMENTED, "repetition_penalty is not supported yet"),
+    ({"logprobs": 0}, UNIMPLEMENTED, "logprobs is not supported yet"),
+    ({"grammar": "x"}, UNIMPLEMENTED, "grammar is not supported yet"),
+    ({"priority": 0}, UNIMPLEMENTED, "priority is not supported yet"),
+    ({"deadline_s": 1.0}, UNIMPLEMENTED, "deadline_s is not supported yet"),
+    ({"tenant": "x"}, UNIMPLEMENTED, "tenant is not supported yet"),
+    ({"lora_id": "x"}, UNIMPLEMENTED, "lora_id is not supported yet"),
+]
+
+
+async def test_each_bad_field_is_refused_by_name_and_the_router_goes_on(
+    make_target, make_rig, collect, failure
+) -> None:
+    target = await make_target(context_length=64)
+    rig = await make_rig([target])
+    stream = await target.next_stream()
+    await rig.info_when(lambda info: info.targets[0].ready)
+    for fields, status, words in BAD_FIELDS:
+        given = dict(fields)
+        if "speculation" in given:
+            disable, shape = given["speculation"]
+            names = ("num_steps", "eagle_topk", "num_draft_tokens")
+            tree = common_pb2.TreeShape(**dict(zip(names, shape, strict=True)))
+            given["speculation"] = router_pb2.SpeculationOverride(disable=disable, shape=tree)
+        code, message = await failure(rig.generate(**given))
+        assert code is status, (fields, message)
+        assert words in message, (fields, message)
+    assert stream.submits.empty()
+    assert rig.router.dispatcher.num_live == 0
+    call = rig.generate([5] * 63, max_tokens=50)
+    submission = await stream.next_submission()
+    assert submission.sampling_params.max_tokens == 1
+    stream.tokens(submission.request, 0, [9])
+    stream.finish(submission.request)
+    assert (await collect(call))[-1].usage.completion_tokens == 1
+
+
+async def test_a_request_without_input_is_refused(make_target, make_rig, failure) -> None:
+    rig = await make_rig([await make_target()])
+    code, message = await failure(rig.stub.Generate(router_pb2.GenerateRequest()))
+    assert code is INVALID
+    assert "set one of text, token_ids and chat" in message
+
+
+async def test_a_prompt_that_turns_out_too_long_for_the_target_is_refused(make_target, make_rig, failure) -> None:
+    target = await make_target(context_length=8)
+    await target.die()
+    rig = await make_rig([target])
+    call = rig.generate([5] * 20)
+    await rig.info_when(lambda info: info.queued_requests == 1)
+    await target.start(target.port)
+    code, message = await failure(call)
+    assert code is INVALID
+    assert "20 tokens; a context of 8" in message
+
+
+async def test_a_request_larger_than_the_pool_is_refused(make_target, make_rig, failure) -> None:
+    target = await make_target(num_pages=10, pages=10)
+    rig = await make_rig([target])
+    await target.next_stream()
+    code, message = await failure(rig.generate([5] * 100, max_tokens=100))
+    assert code is INVALID
+    assert "(100 + 100) need 17 pages, the largest target has 10" in message
+
+
+async def test_chat_without_a_template_says_what_to_do(make_target, make_rig, failure, tmp_path: Path) -> None:
+    shutil.copy(Path(DEFAULT_MODEL_PATH) / "tokenizer.json", tmp_path)
+    rig = await make_rig([await make_target()], model_path=str(tmp_path))
+    chat = CHAT(messages=[router_pb2.ChatMessage(role="user", content="hi")])
+    code, message = await failure(rig.generate(chat=chat))
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "send text or token_ids" in message
+
+
+async def test_a_targets_error_reaches_the_client_with_its_status(make_target, make_rig, failure) -> None:
+    target = await make_target()
+    rig = await make_rig([target])
+    stream = await target.next_stream()
+    call = rig.generate()
+    submission = await stream.next_submission()
+    stream.finish(
+        submission.request,
+        reason=common_pb2.FINISH_REASON_ERROR,
+        status_code=grpc.StatusCode.OUT_OF_RANGE.value[0],
+        status_message="the token is a lie",
+    )
+    assert await failure(call) == (grpc.StatusCode.OUT_OF_RANGE, "the token is a lie")
+
+
+async def test_chat_is_rendered_and_text_is_taken_as_it_stands(make_target, make_rig, tokenizer) -> None:
+    target = await make_target()
+    rig = await make_rig([target])
+    stream = await target.next_stream()
+    call = rig.generate(chat=CHAT(messages=[router_pb2.ChatMessage(role="user", content="hi")]))
+    ids = list((await stream.next_submission()).prompt_ids)
+    call.cancel()
+    text = tokenizer.decode(ids, skip_special_tokens=False)
+    assert text.endswith("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
+    call = rig.generate(text=text)
+    assert list((await stream.next_submission()).prompt_ids) == ids
+    call.cancel()

@@ -1,0 +1,90 @@
+"""What GetInfo and the metrics say of a router and its fleet."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+
+from paceline.types import FinishReason, SamplingParams
+from router.live_request import LiveRequest
+from router.metrics import RouterMetrics
+from router.request import ClientRequest
+from router.round_stats import RoundStats
+
+
+async def test_info_shows_router_fleet_and_limits(make_target, make_draft, make_rig, tokenizer) -> None:
+    target, draft = await make_target(model_name="m1"), await make_draft()
+    rig = await make_rig([target], [draft], max_queued_requests=7, speculative_disable_batch_threshold=4)
+    await target.next_stream()
+    info = await rig.info_when(lambda info: info.drafts[0].ready and info.targets[0].ready)
+    assert info.info.service == "router"
+    assert info.info.incarnation
+    assert (info.info.model_name, info.info.context_length, info.info.vocab_size) == ("m1", 8192, 49152)
+    assert info.info.tokenizer_fingerprint == tokenizer.fingerprint
+    assert info.targets[0].info == target.info
+    assert info.drafts[0].info == draft.info
+    assert (info.max_queued_requests, info.speculative_policy) == (7, "threshold")
+
+
+async def test_a_target_that_cannot_be_reached_is_shown_with_the_reason(make_target, make_rig) -> None:
+    target = await make_target()
+    await target.die()
+    rig = await make_rig([target])
+    info = await rig.info_when(lambda info: "onnect" in info.targets[0].message)
+    assert not info.targets[0].ready
+
+
+async def test_a_target_with_another_tokenizer_is_not_used(make_target, make_rig) -> None:
+    target = await make_target(tokenizer_fingerprint="feedface")
+    rig = await make_rig([target])
+    info = await rig.info_when(lambda info: "tokenizer" in info.targets[0].message)
+    assert "feedface" in info.targets[0].message
+    assert not info.targets[0].ready
+
+
+async def test_a_service_of_another_kind_is_named(make_target, make_rig) -> None:
+    rig = await make_rig([await make_target(service="draft")])
+    info = await rig.info_when(lambda info: "is a draft, not a target" in info.targets[0].message)
+    assert not info.targets[0].ready
+
+
+async def test_the_router_says_hello_with_its_incarnation(make_target, make_rig) -> None:
+    target = await make_target()
+    rig = await make_rig([target])
+    stream = await target.next_stream()
+    assert stream.hello.incarnation == (await rig.info()).info.incarnation
+
+
+def test_a_finished_request_is_counted_under_vllms_names() -> None:
+    registry = CollectorRegistry()
+    metrics = RouterMetrics(registry)
+    request = ClientRequest("r", (1, 2, 3), SamplingParams())
+    live = LiveRequest(request, buffer_tokens=10, now=0.0)
+    metrics.count_start(live, 0.5)
+    live.stats = RoundStats(4, 5, 6, 60, (4, 2))
+    live.end(FinishReason.STOP)
+    metrics.count_end(live, 2.0)
+    value = registry.get_sample_value
+    assert value("vllm:prompt_tokens_total") == 3
+    assert value("vllm:request_success_total", {"finished_reason": "stop"}) == 1
+    assert value("vllm:e2e_request_latency_seconds_sum") == 2
+    assert value("vllm:request_queue_time_seconds_sum") == 0.5
+    assert value("vllm:spec_decode_num_drafts_total") == 4
+    assert value("vllm:spec_decode_num_accepted_tokens_total") == 6
+    assert value("vllm:spec_decode_num_accepted_tokens_per_pos_total", {"position": "1"}) == 2
+
+
+async def test_replays_and_decisions_are_counted_by_reason(make_target, make_rig) -> None:
+    target = await make_target()
+    rig = await make_rig([target])
+    stream = await target.next_stream()
+    call = rig.generate()
+    submission = await stream.next_submission()
+    stream.tokens(submission.request, 0, [5])
+    stream.give_back(submission.request, 2)
+    await stream.next_submission()
+    value = rig.router.registry.get_sample_value
+    assert value("paceline_router_replays_total", {"reason": "preempted"}) == 1
+    assert value("paceline_router_decisions_total", {"reason": "no-draft", "speculates": "false"}) == 2
+    assert value("vllm:generation_tokens_total") == 1
+    assert value("vllm:num_requests_running") == 1
+    call.cancel()

@@ -1,0 +1,51 @@
+"""python -m router as its users start and stop it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import grpc
+
+from paceline.v1 import router_pb2, router_pb2_grpc
+
+
+def start(*flags: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "router", "--port", "0", *flags]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_it_says_where_it_is_ready_answers_and_ends_by_sigterm() -> None:
+    process = start("--targets", "127.0.0.1:9")
+    try:
+        assert process.stdout is not None
+        word, address = process.stdout.readline().split()
+        assert word == "ready"
+        with grpc.insecure_channel(address) as channel:
+            stub = router_pb2_grpc.RouterServiceStub(channel)
+            info = stub.GetInfo(router_pb2.RouterServiceGetInfoRequest(), timeout=10)
+        assert info.targets[0].address == "127.0.0.1:9"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert out == ""
+    assert "targets=127.0.0.1:9" in err
+    assert "Traceback" not in err
+
+
+def test_a_bad_flag_ends_it_with_a_message_and_code_2() -> None:
+    process = start("--max-queued-requests", "0")
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (2, "")
+    assert err == "router: --max-queued-requests is 0; it must be at least 1\n"
+
+
+def test_a_missing_tokenizer_ends_it_with_a_message_and_code_3() -> None:
+    process = start("--model-path", "/nowhere")
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (3, "")
+    assert "router: cannot read the tokenizer /nowhere/tokenizer.json" in err
+    assert "Traceback" not in err
