@@ -8,13 +8,16 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from kernels.cpu_ops.tiles import AttentionTiles
+
 _LOG = logging.getLogger(__name__)
-_DTYPES = (torch.bfloat16, torch.float32)
+_MAX_HEAD_DIM = 512  # common.h
 
 
 class NativeKernels:
-    """The kernels of one instruction set. Thread-safe: it holds no buffers.
+    """The kernels of one instruction set, for bf16 and fp32, summed in fp32. Thread-safe: it holds no buffers.
 
+    A row's result is the same bits whatever other rows are there, however many, and however many threads compute.
     ``isa`` is a name out of the extension's ``isas()``; None takes the best that this CPU runs.
     """
 
@@ -24,25 +27,22 @@ class NativeKernels:
             raise ValueError(f"instruction set {isa!r} does not run here; choose one of {', '.join(names)}")
         self.isa: str = names[0] if isa is None else isa
         self._isa = names.index(self.isa)
-        self._linear = module.linear
+        self._module = module
 
     def linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None
     ) -> Tensor:
         """x [rows, in] @ weight[out, in].T + bias -> [rows, out] of out_dtype (None: x's), bf16 or fp32.
 
-        x, weight and bias share one dtype, bf16 or fp32, and are summed in fp32. A row's result is the same bits
-        whatever other rows are there, however many, and however many threads.
+        x, weight and bias share one dtype.
         """
         rows, width = x.shape
         num_out = weight.shape[0]
-        dtype = x.dtype
-        out = torch.empty((rows, num_out), dtype=out_dtype or dtype)
-        if not x.is_contiguous():
-            x = x.contiguous()
-        assert dtype == weight.dtype and dtype in _DTYPES and weight.shape[1] == width and weight.is_contiguous()
-        assert bias is None or (bias.dtype == dtype and bias.shape == (num_out,) and bias.is_contiguous())
-        self._linear(
+        x = x.contiguous()
+        out = torch.empty((rows, num_out), dtype=out_dtype or x.dtype)
+        assert weight.shape[1] == width > 0 and weight.dtype == x.dtype and weight.is_contiguous()
+        assert bias is None or (bias.dtype == x.dtype and bias.shape == (num_out,) and bias.is_contiguous())
+        self._module.linear(
             self._isa,
             x.data_ptr(),
             weight.data_ptr(),
@@ -51,11 +51,133 @@ class NativeKernels:
             rows,
             num_out,
             width,
-            dtype == torch.bfloat16,
-            out.dtype == torch.bfloat16,
+            _is_bf16(x),
+            _is_bf16(out),
             torch.get_num_threads(),
         )
         return out
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, *, residual: Tensor | None = None) -> Tensor:
+        """Ops.rms_norm over the last dimension of x; with a residual, Ops.add_rms_norm, which MUTATES it."""
+        x = x.contiguous()
+        width = x.shape[-1]
+        out = torch.empty_like(x)
+        assert weight.shape == (width,) and weight.dtype == x.dtype and weight.is_contiguous()
+        assert residual is None or (
+            residual.shape == x.shape and residual.dtype == x.dtype and residual.is_contiguous()
+        )
+        self._module.rms_norm(
+            self._isa,
+            x.data_ptr(),
+            weight.data_ptr(),
+            0 if residual is None else residual.data_ptr(),
+            out.data_ptr(),
+            x.numel() // width,
+            width,
+            _is_bf16(x),
+            torch.get_num_threads(),
+            eps,
+        )
+        return out
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """Ops.silu_mul."""
+        gate_up = gate_up.contiguous()
+        rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = torch.empty((rows, width), dtype=gate_up.dtype)
+        self._module.silu_mul(
+            self._isa,
+            gate_up.data_ptr(),
+            out.data_ptr(),
+            rows,
+            width,
+            _is_bf16(gate_up),
+            torch.get_num_threads(),
+        )
+        return out
+
+    def rope(self, q: Tensor, k: Tensor, cos_sin: Tensor) -> None:
+        """Ops.rope. The heads of a row must lie side by side; rows may be apart."""
+        rows, q_heads, head_dim = q.shape
+        assert q.dtype == k.dtype and cos_sin.dtype == torch.float32 and cos_sin.is_contiguous()
+        assert cos_sin.shape == (rows, head_dim) and head_dim <= _MAX_HEAD_DIM and head_dim % 2 == 0
+        self._module.rope(
+            self._isa,
+            q.data_ptr(),
+            k.data_ptr(),
+            cos_sin.data_ptr(),
+            rows,
+            _row_stride(q),
+            _row_stride(k),
+            q_heads,
+            k.shape[1],
+            head_dim,
+            _is_bf16(q),
+            torch.get_num_threads(),
+        )
+
+    def append(self, rows: Tensor, slots: Tensor, cache: Tensor) -> None:
+        """MUTATES cache[slots] = rows, [rows, heads, d] into [slots, heads, d]. IndexError for a slot out of range."""
+        assert rows.dtype == cache.dtype and rows.shape[1:] == cache.shape[1:] and cache.is_contiguous()
+        assert slots.dtype == torch.int64 and slots.shape == rows.shape[:1] and slots.is_contiguous()
+        size = cache.element_size()
+        self._module.append(
+            rows.data_ptr(),
+            _row_stride(rows) * size,
+            slots.data_ptr(),
+            cache.data_ptr(),
+            rows.shape[0],
+            cache.shape[0],
+            cache.shape[1] * cache.shape[2] * size,
+        )
+
+    @staticmethod
+    def fits_attention(q: Tensor, k_cache: Tensor) -> bool:
+        """Whether ``attention`` knows these heads: a multiple of 32 values, at most 64 query heads a KV head."""
+        return q.shape[2] % 32 == 0 and q.shape[2] <= _MAX_HEAD_DIM and q.shape[1] <= 64 * k_cache.shape[1]
+
+    def attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, *, tiles: AttentionTiles) -> Tensor:
+        """AttentionPlan.run over the tiles, whose pages must lie in the caches."""
+        num_slots, kv_heads, head_dim = k_cache.shape
+        heads = q.shape[1]
+        out = torch.empty(q.shape, dtype=q.dtype)
+        assert q.dtype == k_cache.dtype == v_cache.dtype and k_cache.shape == v_cache.shape
+        assert k_cache.is_contiguous() and v_cache.is_contiguous() and tiles.num_slots <= num_slots
+        assert q.shape[2] == head_dim and heads % kv_heads == 0 and self.fits_attention(q, k_cache)
+        self._module.attention(
+            self._isa,
+            q.data_ptr(),
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            out.data_ptr(),
+            tiles.ancestors.data_ptr(),
+            tiles.page_ids.data_ptr(),
+            tiles.table.data_ptr(),
+            len(tiles.table),
+            _row_stride(q),
+            heads,
+            kv_heads,
+            head_dim,
+            tiles.page_size,
+            _is_bf16(q),
+            torch.get_num_threads(),
+            head_dim**-0.5,
+        )
+        return out
+
+
+def _is_bf16(tensor: Tensor) -> bool:
+    """Asserts that the C kernels know the dtype."""
+    is_bf16 = tensor.dtype == torch.bfloat16
+    assert is_bf16 or tensor.dtype == torch.float32
+    return is_bf16
+
+
+def _row_stride(tensor: Tensor) -> int:
+    """Elements from row to row of [rows, heads, d]."""
+    row, head, element = tensor.stride()
+    assert element == 1 and (head == tensor.shape[2] or tensor.shape[1] == 1)
+    return row
 
 
 def load_native() -> NativeKernels | None:

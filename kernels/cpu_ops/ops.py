@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from kernels.cpu_ops.attention import CpuAttentionPlan
 from kernels.cpu_ops.native import NativeKernels, load_native
+from kernels.ops import AttentionBatch, AttentionPlan
 from kernels.reference.ops import ReferenceOps
 
 
@@ -26,3 +27,36 @@ class CpuOps(ReferenceOps):
         if self._native is None:
             return super().linear(x, weight, bias)
         return self._native.linear(x, weight, bias)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        if self._native is None:
+            return super().rms_norm(x, weight, eps)
+        return self._native.rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        if self._native is None:
+            return super().add_rms_norm(x, residual, weight, eps)
+        return self._native.rms_norm(x, weight, eps, residual=residual)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        if self._native is None:
+            return super().silu_mul(gate_up)
+        return self._native.silu_mul(gate_up)
+
+    def rope(self, q: Tensor, k: Tensor, cos_sin: Tensor) -> None:
+        if self._native is None:
+            super().rope(q, k, cos_sin)
+        else:
+            self._native.rope(q, k, cos_sin)
+
+    def append_kv(self, k: Tensor, v: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
+        if self._native is None:
+            super().append_kv(k, v, slots, k_cache, v_cache)
+        else:
+            self._native.append(k, slots, k_cache)
+            self._native.append(v, slots, v_cache)
+
+    def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
+        if self._native is None:
+            return super().plan_attention(batch)
+        return CpuAttentionPlan(batch, self._native)

@@ -2,6 +2,7 @@
 #ifndef PACELINE_CPU_COMMON_H
 #define PACELINE_CPU_COMMON_H
 
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -9,6 +10,9 @@
 #define INLINE inline __attribute__((always_inline))
 
 enum {
+    MAX_HEAD_DIM = 512,
+    MAX_QUERIES = 256,         /* of an attention tile */
+    AHEAD_ROWS = 4,            /* how far tiles prefetch weights, in rows */
     MAX_COLS = 6,      /* rows of x in a panel: 2 x 6 accumulators, 2 weights, 1 x and a mask fill 16 registers */
     MAX_STEP = 32,     /* of any instruction set; K is padded to it in the scratch */
     MAX_BLOCK = 96,    /* weight rows whose accumulators a thread keeps at once */
@@ -28,6 +32,56 @@ typedef struct {
 
 /* The first row of a panel; panels differ by at most one row. */
 static inline int64_t panel_begin(const LinearJob *job, int64_t panel) { return panel * job->m / job->num_panels; }
+
+/* out = rms_norm(x) * weight; with a residual, residual += x first and out = rms_norm(residual) * weight. */
+typedef struct {
+    const void *x, *weight;
+    void *residual, *out;
+    int64_t width;
+    int is_bf16;
+    float eps;
+} NormJob;
+
+/* out[rows, width] = silu(gate) * up of gate_up[rows, 2 * width]. */
+typedef struct {
+    const void *gate_up;
+    void *out;
+    int64_t width;
+    int is_bf16;
+} SiluJob;
+
+/* Rotates heads by halves in place. Strides are elements from row to row; a row's heads lie side by side. */
+typedef struct {
+    void *q, *k;
+    const float *cos_sin; /* [rows, head_dim]: cosines, then sines */
+    int64_t q_stride, k_stride, q_heads, k_heads, head_dim;
+    int is_bf16;
+} RopeJob;
+
+typedef struct {
+    const void *q, *k_cache, *v_cache;
+    void *out;
+    const uint64_t *ancestors; /* [rows] */
+    const int32_t *page_ids;
+    int64_t q_stride, heads, kv_heads, head_dim, page_size;
+    float scale;
+    int is_bf16;
+} AttentionJob;
+
+/* Some rows of one request, for one KV head: num_queries = its rows times the query heads of a KV head. */
+typedef struct {
+    int64_t row, num_queries, kv_head;
+    int64_t first_page;         /* of the request, in page_ids */
+    int64_t prefix, end, padded; /* positions: seen by all; of the tile's last row; a row of scores */
+    int64_t first_seen;         /* causal: how many positions the tile's first row sees */
+    int is_causal;
+} AttentionTile;
+
+/* Where position p of the tile's request and KV head begins in a cache, in elements. */
+static inline int64_t kv_offset(const AttentionJob *job, const AttentionTile *tile, int64_t p) {
+    const int64_t page = job->page_ids[tile->first_page + p / job->page_size];
+    return ((page * job->page_size + p % job->page_size) * job->kv_heads + tile->kv_head) * job->head_dim;
+}
 
 static inline float bf16_to_f32(uint16_t half) {
     uint32_t bits = (uint32_t)half << 16;

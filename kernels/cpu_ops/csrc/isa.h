@@ -9,10 +9,16 @@
 #include <immintrin.h>
 #endif
 
+typedef void (*RowFn)(const void *job, int64_t row);
+
 typedef struct {
     const char *name;
     void (*fill_panel)(const LinearJob *job, int64_t panel);
     void (*linear_block)(const LinearJob *job, int64_t n0, int64_t n1);
+    RowFn norm_row; /* of a NormJob */
+    RowFn silu_mul_row; /* of a SiluJob */
+    RowFn rope_row; /* of a RopeJob */
+    void (*attend)(const AttentionJob *job, const AttentionTile *tile, float *scratch);
 } Isa;
 
 #ifdef HAVE_X86_TARGETS

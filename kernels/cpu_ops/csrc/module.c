@@ -7,7 +7,7 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
-#include "linear_job.h"
+#include "jobs.h"
 
 /* Reads exactly count integers; returns 0 with an exception set on a mismatch. */
 static int read_integers(PyObject *const *args, Py_ssize_t given, int64_t *values, Py_ssize_t count) {
@@ -30,6 +30,19 @@ static const Isa *isa_at(int64_t index) {
     return NULL;
 }
 
+/* Below this many elements a row-wise op is done before a second thread has woken: one thread, and no other gets the GIL. */
+enum { PARALLEL_ELEMENTS = 16384 };
+
+static void for_rows(RowFn fn, const void *job, int64_t rows, int64_t width, int64_t num_threads) {
+    if (rows * width < PARALLEL_ELEMENTS) {
+        run_rows(fn, job, rows, 1);
+        return;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    run_rows(fn, job, rows, (int)num_threads);
+    Py_END_ALLOW_THREADS
+}
+
 PyDoc_STRVAR(linear_doc,
              "linear(isa, x, weight, bias, out, m, n, k, is_bf16, out_is_bf16, num_threads)\n"
              "out[m, n] = x[m, k] @ weight[n, k].T + bias[n]. Addresses of row-major data; x, weight and bias are bf16 or\n"
@@ -45,6 +58,96 @@ static PyObject *linear(PyObject *self, PyObject *const *args, Py_ssize_t given)
     int done;
     Py_BEGIN_ALLOW_THREADS
     done = run_linear(isa, &job, (int)v[10]);
+    Py_END_ALLOW_THREADS
+    if (!done) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(rms_norm_doc,
+             "rms_norm(isa, x, weight, residual, out, rows, width, is_bf16, num_threads, eps)\n"
+             "out = rms_norm(x) * weight over rows of width; residual 0 for none, else residual += x first and\n"
+             "out = rms_norm(residual) * weight. All of one type; out may be x.");
+
+static PyObject *rms_norm(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[9];
+    if (!read_integers(args, given - 1, v, 9)) return NULL;
+    const double eps = PyFloat_AsDouble(args[9]);
+    if (eps == -1.0 && PyErr_Occurred()) return NULL;
+    const Isa *isa = isa_at(v[0]);
+    if (!isa) return NULL;
+    const NormJob job = {.x = (const void *)v[1], .weight = (const void *)v[2], .residual = (void *)v[3],
+                         .out = (void *)v[4], .width = v[6], .is_bf16 = v[7] != 0, .eps = (float)eps};
+    for_rows(isa->norm_row, &job, v[5], v[6], v[8]);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(silu_mul_doc,
+             "silu_mul(isa, gate_up, out, rows, width, is_bf16, num_threads)\n"
+             "out[rows, width] = silu(gate) * up of gate_up[rows, 2 * width].");
+
+static PyObject *silu_mul(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[7];
+    if (!read_integers(args, given, v, 7)) return NULL;
+    const Isa *isa = isa_at(v[0]);
+    if (!isa) return NULL;
+    const SiluJob job = {.gate_up = (const void *)v[1], .out = (void *)v[2], .width = v[4], .is_bf16 = v[5] != 0};
+    for_rows(isa->silu_mul_row, &job, v[3], v[4], v[6]);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(rope_doc,
+             "rope(isa, q, k, cos_sin, rows, q_stride, k_stride, q_heads, k_heads, head_dim, is_bf16, num_threads)\n"
+             "Rotates q and k by halves in place. Strides are elements from row to row; cos_sin is fp32 [rows, head_dim].");
+
+static PyObject *rope(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[12];
+    if (!read_integers(args, given, v, 12)) return NULL;
+    const Isa *isa = isa_at(v[0]);
+    if (!isa) return NULL;
+    const RopeJob job = {.q = (void *)v[1], .k = (void *)v[2], .cos_sin = (const float *)v[3], .q_stride = v[5],
+                         .k_stride = v[6], .q_heads = v[7], .k_heads = v[8], .head_dim = v[9], .is_bf16 = v[10] != 0};
+    for_rows(isa->rope_row, &job, v[4], (v[7] + v[8]) * v[9], v[11]);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(append_doc,
+             "append(src, src_stride, slots, cache, rows, num_slots, row_bytes)\n"
+             "cache[slots[i]] = src row i. src_stride in bytes, slots int64. IndexError, before anything is written,\n"
+             "where a slot is not in [0, num_slots).");
+
+static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[7];
+    if (!read_integers(args, given, v, 7)) return NULL;
+    const int64_t *slots = (const int64_t *)v[2];
+    for (int64_t i = 0; i < v[4]; i++)
+        if (slots[i] < 0 || slots[i] >= v[5])
+            return PyErr_Format(PyExc_IndexError, "slot %lld of row %lld is not one of the cache's %lld slots",
+                                (long long)slots[i], (long long)i, (long long)v[5]);
+    for (int64_t i = 0; i < v[4]; i++)
+        memcpy((char *)v[3] + slots[i] * v[6], (const char *)v[0] + i * v[1], (size_t)v[6]);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(attention_doc,
+             "attention(isa, q, k_cache, v_cache, out, ancestors, page_ids, tiles, num_tiles, q_stride, heads, kv_heads,\n"
+             "          head_dim, page_size, is_bf16, num_threads, scale)\n"
+             "Attention of the rows that the tiles cover; kernels/cpu_ops/attention.py makes the tiles. Releases the GIL.");
+
+static PyObject *attention(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[16];
+    if (!read_integers(args, given - 1, v, 16)) return NULL;
+    const double scale = PyFloat_AsDouble(args[16]);
+    if (scale == -1.0 && PyErr_Occurred()) return NULL;
+    const Isa *isa = isa_at(v[0]);
+    if (!isa) return NULL;
+    const AttentionJob job = {.q = (const void *)v[1], .k_cache = (const void *)v[2], .v_cache = (const void *)v[3],
+                              .out = (void *)v[4], .ancestors = (const uint64_t *)v[5],
+                              .page_ids = (const int32_t *)v[6], .q_stride = v[9], .heads = v[10], .kv_heads = v[11],
+                              .head_dim = v[12], .page_size = v[13], .is_bf16 = v[14] != 0, .scale = (float)scale};
+    const AttentionTiles tiles = {.table = (const int64_t *)v[7], .num_tiles = v[8]};
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = run_attention(isa, &job, &tiles, (int)v[15]);
     Py_END_ALLOW_THREADS
     if (!done) return PyErr_NoMemory();
     Py_RETURN_NONE;
@@ -68,6 +171,11 @@ static PyObject *isas(PyObject *self, PyObject *unused) {
 
 static PyMethodDef methods[] = {
     {"linear", (PyCFunction)(void (*)(void))linear, METH_FASTCALL, linear_doc},
+    {"rms_norm", (PyCFunction)(void (*)(void))rms_norm, METH_FASTCALL, rms_norm_doc},
+    {"silu_mul", (PyCFunction)(void (*)(void))silu_mul, METH_FASTCALL, silu_mul_doc},
+    {"rope", (PyCFunction)(void (*)(void))rope, METH_FASTCALL, rope_doc},
+    {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL, append_doc},
+    {"attention", (PyCFunction)(void (*)(void))attention, METH_FASTCALL, attention_doc},
     {"isas", isas, METH_NOARGS, isas_doc},
     {NULL, NULL, 0, NULL},
 };
