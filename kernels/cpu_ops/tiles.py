@@ -18,7 +18,9 @@ _TILE_ROWS = 4
 class AttentionTiles:
     """The arrays that C reads, kept alive here."""
 
-    table: Tensor  # [tiles, 7] int64: row, rows, first page, prefix, end, positions its first row sees if causal, causal
+    table: (
+        Tensor  # [tiles, 7] int64: row, rows, first page, prefix, end, positions its first row sees if causal, causal
+    )
     ancestors: Tensor  # [rows] int64, the bits of AttentionBatch.ancestors
     page_ids: Tensor  # [pages] int32
     page_size: int

@@ -11,10 +11,22 @@ _native = pytest.importorskip("kernels.cpu_ops._native", reason="the C extension
 
 ISAS = _native.isas()
 DTYPES = [torch.bfloat16, torch.float32]
-SHAPES = [(1, 1, 1), (1, 5, 7), (2, 13, 31), (3, 37, 32), (4, 12, 33), (5, 49, 576), (6, 960, 576), (7, 3, 129), (19, 50, 100)]
+SHAPES = [
+    (1, 1, 1),
+    (1, 5, 7),
+    (2, 13, 31),
+    (3, 37, 32),
+    (4, 12, 33),
+    (5, 49, 576),
+    (6, 960, 576),
+    (7, 3, 129),
+    (19, 50, 100),
+]
 
 
-def _operands(rows: int, num_out: int, width: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _operands(
+    rows: int, num_out: int, width: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(rows * 1000 + num_out + width)
     x = torch.randn(rows, width, generator=generator).to(dtype)
     weight = torch.randn(num_out, width, generator=generator).to(dtype)
@@ -70,14 +82,21 @@ def test_bf16_results_round_to_nearest_even(isa: str) -> None:
 def test_infinities_and_nans_pass_through(isa: str) -> None:
     x = torch.tensor([[float("inf"), 1.0], [float("nan"), 1.0], [2.0, 1.0]]).bfloat16()
     got = NativeKernels(_native, isa=isa).linear(x, torch.ones(3, 2).bfloat16())
-    assert torch.isinf(got[0]).all() and torch.isnan(got[1]).all() and torch.equal(got[2], torch.full((3,), 3.0).bfloat16())
+    assert (
+        torch.isinf(got[0]).all()
+        and torch.isnan(got[1]).all()
+        and torch.equal(got[2], torch.full((3,), 3.0).bfloat16())
+    )
 
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_a_strided_input_is_taken_as_it_reads(isa: str) -> None:
     kernels = NativeKernels(_native, isa=isa)
     x, weight, _ = _operands(4, 9, 64, torch.float32)
-    assert torch.equal(kernels.linear(x[:, ::2], weight[:, :32].contiguous()), kernels.linear(x[:, ::2].contiguous(), weight[:, :32].contiguous()))
+    assert torch.equal(
+        kernels.linear(x[:, ::2], weight[:, :32].contiguous()),
+        kernels.linear(x[:, ::2].contiguous(), weight[:, :32].contiguous()),
+    )
 
 
 def test_no_rows_give_no_rows() -> None:
