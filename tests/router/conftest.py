@@ -200,6 +200,13 @@ class Rig:
         self.router = router
         self.stub = stub
 
+    @contextlib.asynccontextmanager
+    async def slow_client(self) -> AsyncIterator[Rig]:
+        """The same router by a connection that takes 64 KB ahead of what its client has read, and no more."""
+        options = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65_535)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.router.port}", options=options) as channel:
+            yield Rig(self.router, router_pb2_grpc.RouterServiceStub(channel))
+
     def generate(self, ids: Sequence[int] = (5, 6, 7), **fields: Any) -> Any:
         """A Generate call on token ids; sampling fields by their names, others as they are."""
         sampling = common_pb2.SamplingParams(

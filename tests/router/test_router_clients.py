@@ -23,7 +23,7 @@ async def test_a_cancelled_call_cancels_its_request_on_the_target(make_target, m
     stream.tokens(submission.request, 0, [9])
     await call.read()
     call.cancel()
-    assert await stream.cancels.get() == submission.request
+    assert await asyncio.wait_for(stream.cancels.get(), 10) == submission.request
     await rig.info_when(nothing_left)
     assert rig.router.dispatcher.num_live == 0
 
@@ -35,7 +35,7 @@ async def test_tokens_of_a_cancelled_request_are_passed_over(make_target, make_r
     gone = rig.generate()
     first = await stream.next_submission()
     gone.cancel()
-    await stream.cancels.get()
+    await asyncio.wait_for(stream.cancels.get(), 10)
     call = rig.generate(max_tokens=1)
     second = await stream.next_submission()
     stream.tokens(first.request, 0, [7])
@@ -98,23 +98,24 @@ async def test_a_client_that_reads_too_slowly_is_cut_off_and_others_are_not(
     target = await make_target()
     rig = await make_rig([target], client_buffer_tokens=2000)
     stream = await target.next_stream()
-    slow = rig.generate(max_tokens=8000)
-    victim = await stream.next_submission()
-    other = rig.generate(max_tokens=3)
-    submission = await stream.next_submission()
-    offset = 0
-    # No read on the slow call: once the transport's windows are full, the router's own buffer fills.
-    while stream.cancels.empty() and offset < 4_000_000:
-        stream.tokens(victim.request, offset, [9] * 1000)
-        offset += 1000
-        await asyncio.wait_for(rig.info(), 10)
-    assert await stream.cancels.get() == victim.request
-    code, message = await failure(slow)
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert "--client-buffer-tokens" in message
-    stream.tokens(submission.request, 0, [9, 9, 9])
-    stream.finish(submission.request)
-    assert (await collect(other))[-1].usage.completion_tokens == 3
+    async with rig.slow_client() as slow_rig:
+        slow = slow_rig.generate(max_tokens=8000)
+        victim = await stream.next_submission()
+        other = rig.generate(max_tokens=3)
+        submission = await stream.next_submission()
+        # Nothing reads the slow call: once the transport is full, the router's own buffer fills.
+        for offset in range(0, 1_000_000, 1000):
+            stream.tokens(victim.request, offset, [9] * 1000)
+            await asyncio.wait_for(rig.info(), 10)
+            if not stream.cancels.empty():
+                break
+        assert await asyncio.wait_for(stream.cancels.get(), 10) == victim.request
+        stream.tokens(submission.request, 0, [9, 9, 9])
+        stream.finish(submission.request)
+        assert (await collect(other))[-1].usage.completion_tokens == 3
+        code, message = await failure(slow)
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "--client-buffer-tokens" in message
 
 
 async def test_a_stream_interval_merges_messages_but_not_the_first_and_last(make_target, make_rig, collect) -> None:
