@@ -57,8 +57,8 @@ class Attention:
         self._output_bias = loader.replicated(f"{prefix}o_proj.bias", (shape.hidden_size,)) if has_bias else None
         self._q_norm = loader.replicated(f"{prefix}q_norm.weight", (dim,)) if shape.qk_norm else None
         self._k_norm = loader.replicated(f"{prefix}k_norm.weight", (dim,)) if shape.qk_norm else None
-        self._num_heads = shape.num_heads // size
-        self._num_kv_heads = shape.num_kv_heads // size
+        num_kv_heads = shape.num_kv_heads // size
+        self._head_counts = [shape.num_heads // size, num_kv_heads, num_kv_heads]
         self._head_dim = dim
         self._eps = shape.eps
         self._ops = ops
@@ -69,7 +69,7 @@ class Attention:
         ops = self._ops
         num_rows = x.shape[0]
         qkv = ops.linear(x, self._qkv, self._qkv_bias).view(num_rows, -1, self._head_dim)
-        q, k, v = qkv.split([self._num_heads, self._num_kv_heads, self._num_kv_heads], dim=1)
+        q, k, v = qkv.split_with_sizes(self._head_counts, dim=1)
         if self._q_norm is not None and self._k_norm is not None:
             q = ops.rms_norm(q, self._q_norm, self._eps)
             k = ops.rms_norm(k, self._k_norm, self._eps)

@@ -95,6 +95,8 @@ class _Cursor:
             for _ in range(length):
                 self.skip_string()
             return length
+        if kind == _ARRAY:
+            raise ValueError(f"an array of arrays at byte {self.at}")
         return tuple(self.value(kind) for _ in range(length))
 
 
