@@ -201,20 +201,20 @@ class DraftDesk:
     def check_hung(self, now_s: float) -> None:
         """Gives up a connection on which nothing came for the timeout while an answer was due.
 
-        A single session that is left without an answer is opened anew.
+        A single session that is left without an answer for twice as long is opened anew.
         """
         for address, state in self.drafts.items():
             if not state.connected:
                 continue
-            overdue = [seq for seq in state.sessions.values() if self._is_overdue(seq, now_s)]
+            silent = now_s - state.heard_at_s > self._timeout_s
             late_sync = state.sync_inflight > 0 and now_s - state.synced_at_s > self._timeout_s
-            if now_s - state.heard_at_s > self._timeout_s and (overdue or late_sync):
+            if silent and (late_sync or self._overdue(state, now_s - self._timeout_s)):
                 self._orders_of(address).reset = f"no answer for {self._timeout_s:g} s"
                 self._drop_sessions(state)
                 state.connected = False
-                continue
-            for seq in overdue:
-                self.detach(seq)
+            else:
+                for seq in self._overdue(state, now_s - 2 * self._timeout_s):
+                    self.detach(seq)
 
     def _on_answer(self, state: DraftState, seq: Sequence, answer: SessionAnswer, now_s: float) -> None:
         session = seq.draft
@@ -243,9 +243,12 @@ class DraftDesk:
         nodes = min(shape.num_draft_tokens, TreeShape.max_nodes(room, shape.eagle_topk))
         return TreeShape(room, shape.eagle_topk, nodes)
 
-    def _is_overdue(self, seq: Sequence, now_s: float) -> bool:
-        session = seq.draft
-        return session is not None and session.is_asking and now_s - session.asked_at_s > self._timeout_s
+    def _overdue(self, state: DraftState, asked_before_s: float) -> list[Sequence]:
+        """Requests whose ask is unanswered and older than that."""
+        sessions = state.sessions.values()
+        return [
+            s for s in sessions if s.draft is not None and s.draft.is_asking and s.draft.asked_at_s < asked_before_s
+        ]
 
     def _living(self, at: LinkEpoch) -> DraftState | None:
         """The draft's state, unless the connection that the event came by is over."""
