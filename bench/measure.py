@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ def measure_services(config: BenchConfig, prompts: Sequence[str]) -> Measurement
 
 def measure_in_process(config: BenchConfig, prompts: Sequence[str]) -> Measurement:
     """Without services: one request at a time. Raises a PacelineError."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is loaded; as the services run
     from bench.in_process import InProcessLoop  # torch is loaded for this mode alone
 
     loop = InProcessLoop(config, prompts, dtype=config.dtype or _DEFAULT_DTYPE)
