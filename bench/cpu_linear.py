@@ -1,4 +1,4 @@
-"""Times all matrix products of the default model (SmolLM2-135M) on the CPU: torch against the C kernels, by rows in a step.
+"""Times all matrix products of the default model on the CPU: torch against the C kernels, by rows in a step.
 
     python -m bench.cpu_linear --dtype bf16 --rows 1 2 4 6 8 16 32 64
 

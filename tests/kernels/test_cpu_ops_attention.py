@@ -1,4 +1,4 @@
-"""The C attention kernel against plain softmax in fp64, and its promise that a row's bits depend on what it sees alone."""
+"""The C attention against softmax in fp64, and its promise that a row's bits depend on what it sees alone."""
 
 from __future__ import annotations
 

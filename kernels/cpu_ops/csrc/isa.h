@@ -14,7 +14,7 @@ typedef void (*RowFn)(const void *job, int64_t row);
 typedef struct {
     const char *name;
     void (*fill_panel)(const LinearJob *job, int64_t panel);
-    void (*linear_block)(const LinearJob *job, int64_t n0, int64_t n1);
+    void (*linear_block)(const LinearJob *job, int64_t n0, int64_t n1, int64_t next);
     RowFn norm_row; /* of a NormJob */
     RowFn silu_mul_row; /* of a SiluJob */
     RowFn rope_row; /* of a RopeJob */

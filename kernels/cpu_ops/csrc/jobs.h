@@ -11,6 +11,7 @@ static inline void *scratch_of(int64_t floats) { return aligned_alloc(64, (size_
 
 /* Returns 0 where the scratch for x cannot be had. */
 static int run_linear(const Isa *isa, LinearJob *job, int num_threads) {
+    if (job->m == 0) return 1;
     const int64_t stride = job->k * (job->is_bf16 ? 2 : 4);
     job->k_padded = (job->k + MAX_STEP - 1) / MAX_STEP * MAX_STEP;
     job->num_panels = (job->m + MAX_COLS - 1) / MAX_COLS;
@@ -18,15 +19,16 @@ static int run_linear(const Isa *isa, LinearJob *job, int num_threads) {
     if (!job->panels) return 0;
     int64_t block = BLOCK_BYTES / (stride ? stride : 1) / 12 * 12;
     block = block < 12 ? 12 : block > MAX_BLOCK ? MAX_BLOCK : block;
-    int64_t next = 0;
+    int64_t taken = 0;
 #pragma omp parallel num_threads(num_threads)
     {
 #pragma omp for schedule(static)
         for (int64_t panel = 0; panel < job->num_panels; panel++) isa->fill_panel(job, panel);
-        for (;;) {
-            const int64_t n0 = __atomic_fetch_add(&next, block, __ATOMIC_RELAXED);
-            if (n0 >= job->n) break;
-            isa->linear_block(job, n0, n0 + block < job->n ? n0 + block : job->n);
+        int64_t n0 = __atomic_fetch_add(&taken, block, __ATOMIC_RELAXED);
+        while (n0 < job->n) {
+            const int64_t next = __atomic_fetch_add(&taken, block, __ATOMIC_RELAXED);
+            isa->linear_block(job, n0, n0 + block < job->n ? n0 + block : job->n, next);
+            n0 = next;
         }
     }
     free(job->panels);
