@@ -38,7 +38,7 @@ class Generation:
 
     @property
     def mean_accepted_length(self) -> float:
-        """Accepted drafts and the extra token, per speculating round; before any truncation by a stop. 0 without one."""
+        """Accepted drafts and the extra token, per round with n > 1, before any cut by a stop. 0 without one."""
         rounds = len(self.accept_lengths)
         return (sum(self.accept_lengths) + rounds) / rounds if rounds else 0.0
 
@@ -92,7 +92,7 @@ class InProcess:
             raise InvalidInputError(f"the prompt has {len(prompt)} tokens; it must have 1 to {context - 1}")
         low, high = min(prompt), max(prompt)
         if low < 0 or high >= vocab_size:
-            raise InvalidInputError(f"the prompt has token ids from {low} to {high}; the range is 0 to {vocab_size - 1}")
+            raise InvalidInputError(f"the prompt's token ids go from {low} to {high}; send 0 to {vocab_size - 1}")
         if shape is not None and self.head is None:
             raise InvalidInputError("speculation was asked for and no head is loaded; pass head_path")
 
