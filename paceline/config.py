@@ -14,6 +14,8 @@ from paceline.errors import ConfigError, PacelineError
 
 ConfigT = TypeVar("ConfigT")
 
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
+
 
 def flag(default: Any = dataclasses.MISSING, *, help: str, choices: Sequence[str] = ()) -> Any:
     """A dataclass field that is a command-line flag: field_name becomes --field-name.
@@ -59,10 +61,13 @@ def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
             options["action"] = argparse.BooleanOptionalAction
         elif typing.get_origin(kind) is tuple:
             options["type"] = _comma_separated
+            options["metavar"] = "A,B,..."
         else:
             options["type"] = kind
             if field.metadata["choices"]:
                 options["choices"] = field.metadata["choices"]
+            else:
+                options["metavar"] = _METAVARS.get(kind)
         parser.add_argument(name, **options)
 
 
