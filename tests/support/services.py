@@ -1,0 +1,54 @@
+"""What the end-to-end tests share: transformers as the oracle, and a client's turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from client.client import PacelineClient
+from client.completion import Completion
+from client.request import GenerateOptions, Message, Sampling, Speculation
+from engine.weights import open_weights
+from paceline.types import TreeShape
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "models/smollm2-135m"
+CHAIN = TreeShape(5, 1, 6)
+TREE = TreeShape(5, 4, 16)
+WAIT_S = 120.0
+
+
+class Oracle:
+    """transformers' own forward of the default model's dequantised weights, in fp32."""
+
+    def __init__(self) -> None:
+        settings = json.loads((MODEL / "config.json").read_text())
+        self.model = LlamaForCausalLM(LlamaConfig(**settings)).eval()
+        with closing(open_weights(MODEL)) as source:
+            state = {name: source.get(name).float() for name in source.names()}
+        state.setdefault("lm_head.weight", state["model.embed_tokens.weight"])
+        self.model.load_state_dict(state, strict=True)
+
+    @torch.inference_mode()
+    def greedy(self, prompt_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
+        """transformers' generate: the new tokens, the end token included."""
+        ids = torch.tensor([list(prompt_ids)])
+        out = self.model.generate(ids, max_new_tokens=max_tokens, do_sample=False, attention_mask=torch.ones_like(ids))
+        return tuple(out[0, len(prompt_ids) :].tolist())
+
+    @torch.inference_mode()
+    def logits_after(self, ids: Sequence[int]) -> torch.Tensor:
+        """[vocab] fp32, of the token that follows."""
+        return self.model(torch.tensor([list(ids)])).logits[0, -1]
+
+
+def ask(client: PacelineClient, prompt: str, sampling: Sampling, speculation: Speculation = None) -> Completion:
+    """One chat turn, to its end."""
+    options = GenerateOptions(speculation=speculation)
+    with client.generate([Message("user", prompt)], sampling=sampling, options=options) as generation:
+        return generation.result()
