@@ -15,7 +15,7 @@ from router import serve_codec
 from router.backoff import Backoff
 from router.link_listener import DraftListener
 from router.peer import DraftLoad, PeerInfo
-from router.peer_link import CONNECT_TIMEOUT_S, next_message
+from router.peer_link import CONNECT_TIMEOUT_S, next_message, stream_errors
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ class DraftLink:
 
     async def _watch(self, stub: draft_pb2_grpc.DraftServiceAsyncStub) -> None:
         """One connection, from GetInfo to the load stream's end, which is always an error."""
-        reply = await stub.GetInfo(draft_pb2.DraftServiceGetInfoRequest(), timeout=CONNECT_TIMEOUT_S)
+        with stream_errors():
+            reply = await stub.GetInfo(draft_pb2.DraftServiceGetInfoRequest(), timeout=CONNECT_TIMEOUT_S)
         info = serve_codec.decode_info(reply.info)
         if info.service != "draft":
             raise MismatchError(f"is a {info.service or 'service without a name'}, not a draft; fix --drafts")

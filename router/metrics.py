@@ -32,7 +32,6 @@ class RouterMetrics:
         )
         self.replays = self._counter("paceline_router_replays_total", "Attempts after the first", "reason")
         self._decisions = self._counter("paceline_router_decisions_total", "Decisions sent", "reason", "speculates")
-        self.messages = self._counter("paceline_router_client_messages_total", "Messages to clients")
         self.first_token_s = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token")
         self.token_s = self._histogram(
             "vllm:inter_token_latency_seconds", "Time between messages to a client by their tokens", _TOKEN_BUCKETS_S

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 import grpc
@@ -20,19 +22,28 @@ class Readable(Protocol[ReadT]):
     async def read(self) -> ReadT: ...
 
 
-async def next_message(call: Readable[ReadT | object], kind: type[ReadT]) -> ReadT:
-    """Raises UnavailableError at the stream's end, WireError for bytes that do not parse, AioRpcError for a status.
+@contextlib.contextmanager
+def stream_errors() -> Iterator[None]:
+    """Turns what gRPC raises for a call that is over into UnavailableError.
 
-    gRPC raises CancelledError in a reader whose peer ended the call with CANCELLED; the reader's task is told
-    of that as UnavailableError, and of its own cancellation as ever.
+    It raises CancelledError where the peer ended the call with CANCELLED: the waiting task was not cancelled
+    then. Its own cancellation passes.
     """
     try:
-        message = await call.read()
+        yield
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise UnavailableError("the stream was cancelled") from None
+        raise UnavailableError("the peer cancelled the call") from None
+    except asyncio.InvalidStateError:
+        raise UnavailableError("the call ended before it was used") from None
+
+
+async def next_message(call: Readable[ReadT | object], kind: type[ReadT]) -> ReadT:
+    """Raises UnavailableError at the stream's end, WireError for bytes that do not parse, AioRpcError for a status."""
+    with stream_errors():
+        message = await call.read()
     if isinstance(message, kind):
         return message
     if message is grpc.aio.EOF:

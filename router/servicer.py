@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from paceline.errors import PacelineError
+from paceline.errors import InvalidInputError, PacelineError
 from paceline.v1 import router_pb2, router_pb2_grpc
 from router.config import RouterConfig
 from router.dispatcher import Dispatcher
@@ -46,12 +47,26 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         self._clock = asyncio.get_running_loop().time
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        router_pb2_grpc.add_RouterServiceServicer_to_server(self, server)
+        """Registers both methods. Generate's bytes are parsed so that it can refuse them: gRPC would say UNKNOWN."""
+        generate = grpc.unary_stream_rpc_method_handler(
+            self.Generate,
+            request_deserializer=_parse,
+            response_serializer=router_pb2.GenerateResponse.SerializeToString,
+        )
+        get_info = grpc.unary_unary_rpc_method_handler(
+            self.GetInfo,
+            request_deserializer=router_pb2.RouterServiceGetInfoRequest.FromString,
+            response_serializer=router_pb2.RouterServiceGetInfoResponse.SerializeToString,
+        )
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"Generate": generate, "GetInfo": get_info}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 
     async def Generate(
-        self, request: router_pb2.GenerateRequest, context: _Context
+        self, request: router_pb2.GenerateRequest | DecodeError, context: _Context
     ) -> AsyncIterator[router_pb2.GenerateResponse]:
         try:
+            if isinstance(request, DecodeError):
+                raise InvalidInputError(f"the bytes sent are no GenerateRequest: {request}")
             self._dispatcher.check_open()
             parsed = await self._parser.parse(request, self._dispatcher.fleet.limits())
             live = self._dispatcher.admit(parsed)
@@ -89,9 +104,15 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     def _count(self, live: LiveRequest, num_tokens: int, sent_at: float) -> float:
         """Counts a message at its sending; returns that time. sent_at: of the one before it, 0 for none."""
         now = self._clock()
-        self._metrics.messages.inc()
         if num_tokens and sent_at:
             self._metrics.token_s.observe((now - sent_at) / num_tokens)
         elif num_tokens:
             self._metrics.first_token_s.observe(now - live.started_at)
         return now
+
+
+def _parse(data: bytes) -> router_pb2.GenerateRequest | DecodeError:
+    try:
+        return router_pb2.GenerateRequest.FromString(data)
+    except DecodeError as error:
+        return error

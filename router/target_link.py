@@ -23,7 +23,7 @@ from router.link_listener import TargetListener
 from router.live_request import DeltaGapError, Flight, LiveRequest
 from router.outbox import Outbox
 from router.peer import PeerInfo, TargetLoad
-from router.peer_link import CONNECT_TIMEOUT_S, next_message
+from router.peer_link import CONNECT_TIMEOUT_S, next_message, stream_errors
 from router.placement import TargetView
 from router.target_end import end_of
 
@@ -133,7 +133,8 @@ class TargetLink:
         try:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    await call.write(self._hello)
+                    with stream_errors():
+                        await call.write(self._hello)
                     first = await next_message(call, target_pb2.ServeResponse)
             except TimeoutError as error:
                 raise UnavailableError(f"no first message within {CONNECT_TIMEOUT_S:g} s") from error

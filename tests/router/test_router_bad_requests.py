@@ -142,3 +142,15 @@ async def test_chat_is_rendered_and_text_is_taken_as_it_stands(make_target, make
     call = rig.generate(text=text)
     assert list((await stream.next_submission()).prompt_ids) == ids
     call.cancel()
+
+
+async def test_random_bytes_for_a_request_are_refused_and_the_router_goes_on(make_target, make_rig, failure) -> None:
+    target = await make_target()
+    rig = await make_rig([target])
+    await target.next_stream()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{rig.router.port}") as channel:
+        generate = channel.unary_stream("/paceline.v1.RouterService/Generate")
+        code, message = await failure(generate(b"\xff\x00\x13 no message"))
+    assert code is INVALID
+    assert "no GenerateRequest" in message
+    assert (await rig.info()).targets[0].ready

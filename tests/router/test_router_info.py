@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grpc
 from prometheus_client import CollectorRegistry
 
 from paceline.types import FinishReason, SamplingParams
@@ -45,6 +46,37 @@ async def test_a_service_of_another_kind_is_named(make_target, make_rig) -> None
     rig = await make_rig([await make_target(service="draft")])
     info = await rig.info_when(lambda info: "is a draft, not a target" in info.targets[0].message)
     assert not info.targets[0].ready
+
+
+class Babbler:
+    """Answers Serve with bytes that are no message."""
+
+    def __init__(self) -> None:
+        self.server = grpc.aio.server()
+        serve = grpc.stream_stream_rpc_method_handler(self._serve)
+        handler = grpc.method_handlers_generic_handler("paceline.v1.TargetService", {"Serve": serve})
+        self.server.add_generic_rpc_handlers((handler,))
+        self.address = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+
+    async def _serve(self, requests, context):
+        yield b"\xff\x00\x13 no message"
+
+    async def start(self) -> None:
+        await self.server.start()
+
+    async def die(self) -> None:
+        await self.server.stop(None)
+
+
+async def test_a_target_that_sends_random_bytes_is_shown_and_another_serves(start_peer, make_target, make_rig) -> None:
+    babbler, target = await start_peer(Babbler()), await make_target()
+    rig = await make_rig([babbler, target])
+    info = await rig.info_when(lambda info: "no ServeResponse" in info.targets[0].message and info.targets[1].ready)
+    assert not info.targets[0].ready
+    stream = await target.next_stream()
+    call = rig.generate()
+    await stream.next_submission()
+    call.cancel()
 
 
 async def test_the_router_says_hello_with_its_incarnation(make_target, make_rig) -> None:
