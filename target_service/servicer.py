@@ -72,6 +72,7 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
     async def WatchRounds(
         self, request: target_pb2.TargetServiceWatchRoundsRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[target_pb2.TargetServiceWatchRoundsResponse]:
+        await context.send_initial_metadata(())  # so that a caller knows from when on it sees every round
         while True:
             record = await self._front.rounds.next()
             yield target_pb2.TargetServiceWatchRoundsResponse(round=encode_round(record, self._info.incarnation))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,7 @@ from engine.pages import PageAllocator
 from kernels.backends import load_ops
 from target_service.loading import LoadedRank
 from tests.support.driven_drafts import DrivenDraft, HeadProposer, Prophet
+from tests.support.target_peer import RunningTarget, running_target
 from tests.support.tiny_draft import VOCAB
 from tests.support.tiny_target import DrivenLoop, TinyTarget, load_tiny_rank, save_tiny_target
 
@@ -68,3 +70,13 @@ def make_prophet(loop: DrivenLoop) -> Callable[..., DrivenDraft]:
         return draft
 
     return make
+
+
+@pytest.fixture
+def serve_target(tiny_target: TinyTarget) -> Callable[..., contextlib.AbstractAsyncContextManager[RunningTarget]]:
+    """serve_target(**flags): a running target service."""
+
+    def serving(**changes: object) -> contextlib.AbstractAsyncContextManager[RunningTarget]:
+        return running_target(tiny_target.config(**changes))
+
+    return serving

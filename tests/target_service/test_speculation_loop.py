@@ -284,7 +284,7 @@ def test_prompt_rows_go_by_sync_and_the_newest_row_rides_with_the_ask(loop, head
         loop.turn()
         head_draft.serve()
     assert head_draft.syncs >= 5
-    session, base, rows = head_draft.asks[0]
+    _, base, rows = head_draft.asks[0]
     assert base + rows == 90
     assert rows <= 64
 
