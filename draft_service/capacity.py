@@ -10,6 +10,9 @@ from engine.pages import pages_for
 from paceline.errors import ConfigError
 from paceline.types import MAX_SCRATCH_NODES
 
+# The host's memory belongs to the other services, too, and a pool is touched whole when it is zeroed.
+_CPU_POOL_BYTES = 128 << 20
+
 
 def choose_num_pages(config: DraftConfig, *, context_length: int, bytes_per_token: int, weight_bytes: int) -> int:
     """Pages for --max-total-tokens, or what the sessions can use at most, bounded by the share of memory.
@@ -20,8 +23,7 @@ def choose_num_pages(config: DraftConfig, *, context_length: int, bytes_per_toke
     if config.max_total_tokens is not None:
         num_pages = pages_for(config.max_total_tokens, config.page_size)
     else:
-        share = config.mem_fraction_static * device_memory(torch.device(config.device)) - weight_bytes
-        num_pages = min(useful, int(share) // (bytes_per_token * config.page_size))
+        num_pages = min(useful, _share(config, weight_bytes) // (bytes_per_token * config.page_size))
     least = pages_for(2 + MAX_SCRATCH_NODES, config.page_size)
     if num_pages < least:
         raise ConfigError(
@@ -31,8 +33,11 @@ def choose_num_pages(config: DraftConfig, *, context_length: int, bytes_per_toke
     return num_pages
 
 
-def device_memory(device: torch.device) -> int:
-    """Bytes of the device's memory, used or not."""
+def _share(config: DraftConfig, weight_bytes: int) -> int:
+    """Bytes for the pool."""
+    device = torch.device(config.device)
     if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    return psutil.virtual_memory().total
+        total = torch.cuda.get_device_properties(device).total_memory
+        return int(config.mem_fraction_static * total) - weight_bytes
+    # The weights are loaded by now, and no longer available.
+    return min(int(config.mem_fraction_static * psutil.virtual_memory().available), _CPU_POOL_BYTES)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from draft_service.events import Opening, RoundMessage, SyncMessage
+from draft_service.info import DraftInfo
 from draft_service.load import LoadFigures
-from draft_service.replies import SessionReply, SyncReply
+from draft_service.replies import SessionCode, SessionReply, SyncReply
+from paceline import __version__
 from paceline.codec import decode_extend, decode_sampling_params, decode_tensor, decode_token_ids, encode_verify
 from paceline.errors import InvalidInputError, MismatchError, PacelineError, WireError
 from paceline.rounds import ExtendColumns, RawTensor, VerifyColumns
@@ -95,7 +98,7 @@ def encode_replies(replies: Sequence[SessionReply], incarnation: int) -> draft_p
     if len(proposals) < len(replies):
         others = [reply for reply in replies if reply.tree is None]
         response.status.session.extend([reply.session for reply in others])
-        response.status.code.extend([int(reply.code) for reply in others])
+        response.status.code.extend([_wire_code(reply.code) for reply in others])
         response.status.committed_len.extend([reply.committed_len for reply in others])
         response.status.round.extend([reply.round for reply in others])
     if proposals:
@@ -117,13 +120,36 @@ def verify_columns(proposals: Sequence[SessionReply]) -> VerifyColumns:
 
 
 def encode_sync_reply(reply: SyncReply) -> draft_pb2.SyncResponse:
-    return draft_pb2.SyncResponse(session=reply.session, code=int(reply.code), committed_len=reply.committed_len)
+    return draft_pb2.SyncResponse(session=reply.session, code=_wire_code(reply.code), committed_len=reply.committed_len)
 
 
-def encode_load(figures: LoadFigures, info: common_pb2.ServiceInfo) -> draft_pb2.WatchLoadResponse:
+def encode_info(info: DraftInfo) -> common_pb2.ServiceInfo:
+    return common_pb2.ServiceInfo(
+        service="draft",
+        version=__version__,
+        incarnation=info.incarnation,
+        model_name=info.model_name,
+        model_fingerprint=info.model_fingerprint,
+        head_fingerprint=info.head_fingerprint,
+        tokenizer_fingerprint=info.tokenizer_fingerprint,
+        feature_id=info.feature_id,
+        vocab_size=info.vocab_size,
+        context_length=info.context_length,
+        feature_size=info.feature_size,
+        dtype=info.dtype,
+        device=info.device,
+        tp_size=1,
+        page_size=info.page_size,
+        num_pages=info.num_pages,
+        max_running_requests=info.max_sessions,
+        eos_token_ids=info.eos_token_ids,
+    )
+
+
+def encode_load(figures: LoadFigures, info: DraftInfo) -> draft_pb2.WatchLoadResponse:
     return draft_pb2.WatchLoadResponse(
         num_sessions=figures.num_sessions,
-        max_sessions=info.max_running_requests,
+        max_sessions=info.max_sessions,
         free_pages=figures.free_pages,
         num_pages=info.num_pages,
         busy=figures.busy,
@@ -131,6 +157,10 @@ def encode_load(figures: LoadFigures, info: common_pb2.ServiceInfo) -> draft_pb2
         draining=figures.draining,
         incarnation=info.incarnation,
     )
+
+
+def _wire_code(code: SessionCode) -> draft_pb2.SessionCode:
+    return cast("draft_pb2.SessionCode", int(code))
 
 
 def _opening(message: draft_pb2.OpenSession) -> Opening:

@@ -32,7 +32,7 @@ class EngineLoop:
     """
 
     def __init__(
-        self, engine: DraftEngine, *, deliver: Callable[[Output], None], failed: Callable[[BaseException], None]
+        self, engine: DraftEngine, *, deliver: Callable[[Output], object], failed: Callable[[BaseException], object]
     ) -> None:
         self._engine = engine
         self._deliver = deliver

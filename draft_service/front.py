@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from draft_service.engine_loop import Output
 from draft_service.load import LoadBoard
 from draft_service.metrics import DraftMetrics
-from draft_service.round_view import RoundBoard
+from draft_service.round_board import RoundBoard
 from draft_service.streams import StreamHub
 
 

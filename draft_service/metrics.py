@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections import Counter
+
+import prometheus_client as prometheus
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from draft_service.engine_loop import Output
-from draft_service.replies import SessionReply, SyncReply
 
 _STEP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -14,15 +16,19 @@ class DraftMetrics:
     """Fed with every output of the engine."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._replies = Counter(
+        self._replies = prometheus.Counter(
             "paceline_draft_replies",
             "Answers by kind (open, round, sync) and code.",
             ["kind", "code"],
             registry=registry,
         )
-        self._rows = Counter("paceline_draft_rows", "Rows that the head took in.", ["kind"], registry=registry)
-        self._trees = Counter("paceline_draft_trees", "Trees proposed.", registry=registry)
-        self._nodes = Counter("paceline_draft_tree_nodes", "Nodes of these trees, roots included.", registry=registry)
+        self._rows = prometheus.Counter(
+            "paceline_draft_rows", "Rows that the head took in.", ["kind"], registry=registry
+        )
+        self._trees = prometheus.Counter("paceline_draft_trees", "Trees proposed.", registry=registry)
+        self._nodes = prometheus.Counter(
+            "paceline_draft_tree_nodes", "Nodes of these trees, roots included.", registry=registry
+        )
         self._step = Histogram(
             "paceline_draft_step_seconds", "One batch of the head.", buckets=_STEP_SECONDS, registry=registry
         )
@@ -32,11 +38,11 @@ class DraftMetrics:
     def update(self, output: Output) -> None:
         self._sessions.set(output.load.num_sessions)
         self._free_pages.set(output.load.free_pages)
-        for replies in output.replies.by_stream.values():
-            for reply in replies:
-                self._count(reply, "round" if reply.round else "open")
-        for sync in output.replies.syncs:
-            self._count(sync, "sync")
+        rounds = (reply for replies in output.replies.by_stream.values() for reply in replies)
+        codes = Counter(("round" if reply.round else "open", reply.code) for reply in rounds)
+        codes.update(("sync", reply.code) for reply in output.replies.syncs)
+        for (kind, code), count in codes.items():
+            self._replies.labels(kind, code.name.lower()).inc(count)
         record = output.record
         if record is None:
             return
@@ -47,6 +53,3 @@ class DraftMetrics:
         trees = [part.reply.tree for part in record.parts if part.reply is not None and part.reply.tree is not None]
         self._trees.inc(len(trees))
         self._nodes.inc(sum(tree.num_nodes for tree in trees))
-
-    def _count(self, reply: SessionReply | SyncReply, kind: str) -> None:
-        self._replies.labels(kind, reply.code.name.lower()).inc()

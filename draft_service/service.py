@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +14,16 @@ from prometheus_client import CollectorRegistry
 
 from draft_service.batcher import StepLimits
 from draft_service.capacity import choose_num_pages
-from draft_service.codec import Edge
 from draft_service.config import DraftConfig
 from draft_service.draft_engine import DraftEngine
 from draft_service.engine_loop import EngineLoop
 from draft_service.events import Drain
 from draft_service.front import Front
+from draft_service.info import DraftInfo, describe_draft
 from draft_service.load import LoadBoard
 from draft_service.metrics import DraftMetrics
-from draft_service.round_view import RoundBoard
-from draft_service.servicer import DraftServicer
+from draft_service.round_board import RoundBoard
+from draft_service.servicer import SERVICE_NAME, DraftServicer
 from draft_service.sessions import SessionTable
 from draft_service.streams import StreamHub
 from draft_service.warm_up import warm_up
@@ -33,15 +31,11 @@ from engine.config import ModelConfig, load_model_config
 from engine.drafter import Drafter
 from engine.head_model import HeadModel
 from engine.pages import PageAllocator
-from engine.weights import fingerprint
 from engine.wire import dtype_named
 from kernels.backends import load_ops
-from paceline import __version__
 from paceline.errors import ConfigError, UnavailableError
 from paceline.rpc import RpcServer
-from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
 
-_SERVICE_NAME = draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name
 _DRAIN_LOOK_S = 0.02  # between looks at the sessions that are left
 _STOP_GRACE_S = 1.0  # for streams to take their last answers
 _WAITING_REPLIES = 4096  # answers of one stream that wait beyond two a session
@@ -55,7 +49,7 @@ class LoadedDraft:
 
     config: DraftConfig
     engine: DraftEngine
-    info: common_pb2.ServiceInfo
+    info: DraftInfo
 
     @classmethod
     def load(cls, config: DraftConfig) -> Self:
@@ -79,7 +73,8 @@ class LoadedDraft:
         warm_up(drafter, allocator, feature_size=model.config.hidden_size)
         table = SessionTable(allocator, max_sessions=config.max_running_requests, context_length=context_length)
         engine = DraftEngine(drafter, table, limits=limits, clock=time.perf_counter)
-        return cls(config, engine, _info(config, model, target, num_pages, context_length))
+        info = describe_draft(config, model, target, num_pages=num_pages, context_length=context_length)
+        return cls(config, engine, info)
 
 
 class DraftService:
@@ -90,14 +85,14 @@ class DraftService:
 
     def __init__(self, draft: LoadedDraft, *, registry: CollectorRegistry) -> None:
         loop = asyncio.get_running_loop()
-        info, engine = draft.info, draft.engine
-        self.info = info
+        engine = draft.engine
+        self.info = draft.info
         self.failed: asyncio.Future[None] = loop.create_future()
         self._config = draft.config
         self._front = Front(
             hub=StreamHub(2 * draft.config.max_running_requests + _WAITING_REPLIES),
             load=LoadBoard(engine.load(), clock=time.perf_counter),
-            rounds=RoundBoard(incarnation=info.incarnation, page_size=info.page_size),
+            rounds=RoundBoard(),
             metrics=DraftMetrics(registry),
         )
         self._loop = EngineLoop(
@@ -105,10 +100,9 @@ class DraftService:
             deliver=lambda output: loop.call_soon_threadsafe(self._front.deliver, output),
             failed=lambda error: loop.call_soon_threadsafe(self._fail, error),
         )
-        self._rpc = RpcServer(_SERVICE_NAME)
-        edge = Edge(info.vocab_size, info.feature_size, info.feature_id, info.head_fingerprint)
-        servicer = DraftServicer(info, edge=edge, front=self._front, post=self._loop.post, clock=time.perf_counter)
-        draft_pb2_grpc.add_DraftServiceServicer_to_server(servicer, self._rpc.server)
+        self._rpc = RpcServer(SERVICE_NAME)
+        servicer = DraftServicer(self.info, front=self._front, post=self._loop.post, clock=time.perf_counter)
+        servicer.add_to(self._rpc.server)
 
     async def start(self) -> int:
         """Returns the port, ready. Raises ConfigError where it is taken."""
@@ -153,30 +147,3 @@ def _context_length(config: DraftConfig, target: ModelConfig) -> int:
     if config.context_length > most:
         raise ConfigError(f"--context-length is {config.context_length}; the model has positions for {most}")
     return config.context_length
-
-
-def _info(
-    config: DraftConfig, model: HeadModel, target: ModelConfig, num_pages: int, context_length: int
-) -> common_pb2.ServiceInfo:
-    model_path = Path(config.model_path)
-    tokenizer = model_path / "tokenizer.json"
-    return common_pb2.ServiceInfo(
-        service="draft",
-        version=__version__,
-        incarnation=secrets.randbits(64) or 1,
-        model_name=model_path.name,
-        model_fingerprint=fingerprint(model_path),
-        head_fingerprint=model.fingerprint,
-        tokenizer_fingerprint=hashlib.sha256(tokenizer.read_bytes()).hexdigest() if tokenizer.is_file() else "",
-        feature_id=model.feature_id,
-        vocab_size=target.vocab_size,
-        context_length=context_length,
-        feature_size=model.config.hidden_size,
-        dtype=config.dtype,
-        device=config.device,
-        tp_size=1,
-        page_size=config.page_size,
-        num_pages=num_pages,
-        max_running_requests=config.max_running_requests,
-        eos_token_ids=target.eos_token_ids,
-    )

@@ -10,13 +10,18 @@ from typing import TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from draft_service.codec import Edge, encode_load, encode_replies, encode_sync_reply
+from draft_service.codec import Edge, encode_info, encode_load, encode_replies, encode_sync_reply
 from draft_service.events import Event, StreamEnd
 from draft_service.front import Front
+from draft_service.info import DraftInfo
 from draft_service.replies import SyncReply
+from draft_service.round_board import TimedRecord
+from draft_service.round_codec import encode_round
 from draft_service.streams import Outbox
 from paceline.errors import PacelineError, WireError
-from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
+from paceline.v1 import draft_pb2, draft_pb2_grpc, verify_pb2
+
+SERVICE_NAME = draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name
 
 _HELLO_TIMEOUT_S = 10.0
 _SYNC_WINDOW = 16  # messages of one stream that wait for the head at a time; the rest waits in the transport
@@ -31,19 +36,17 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     """``post`` hands an event to the engine thread; ``clock`` is the engine's."""
 
     def __init__(
-        self,
-        info: common_pb2.ServiceInfo,
-        *,
-        edge: Edge,
-        front: Front,
-        post: Callable[[Event], None],
-        clock: Callable[[], float],
+        self, info: DraftInfo, *, front: Front, post: Callable[[Event], None], clock: Callable[[], float]
     ) -> None:
         self._info = info
-        self._edge = edge
+        self._info_message = encode_info(info)
+        self._edge = Edge(info.vocab_size, info.feature_size, info.feature_id, info.head_fingerprint)
         self._front = front
         self._post = post
         self._clock = clock
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        draft_pb2_grpc.add_DraftServiceServicer_to_server(self, server)
 
     async def Speculate(
         self, request_iterator: AsyncIterator[draft_pb2.SpeculateRequest], context: grpc.aio.ServicerContext
@@ -54,7 +57,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         try:
             first = await _first(requests)
             target = self._edge.check_hello(first)
-            yield draft_pb2.SpeculateResponse(info=self._info)
+            yield draft_pb2.SpeculateResponse(info=self._info_message)
             self._post(self._edge.decode_rounds(first, stream=stream, target=target, now_s=self._clock()))
             reader = asyncio.create_task(self._read_rounds(requests, stream, target, outbox))
             while (replies := await outbox.take()) is not None:
@@ -95,18 +98,23 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     async def GetInfo(
         self, request: draft_pb2.DraftServiceGetInfoRequest, context: grpc.aio.ServicerContext
     ) -> draft_pb2.DraftServiceGetInfoResponse:
-        return draft_pb2.DraftServiceGetInfoResponse(info=self._info)
+        return draft_pb2.DraftServiceGetInfoResponse(info=self._info_message)
 
     async def InspectRound(
         self, request: draft_pb2.DraftServiceInspectRoundRequest, context: grpc.aio.ServicerContext
     ) -> draft_pb2.DraftServiceInspectRoundResponse:
-        return draft_pb2.DraftServiceInspectRoundResponse(round=self._front.rounds.view())
+        return draft_pb2.DraftServiceInspectRoundResponse(round=self._view(self._front.rounds.latest))
 
     async def WatchRounds(
         self, request: draft_pb2.DraftServiceWatchRoundsRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[draft_pb2.DraftServiceWatchRoundsResponse]:
-        async for _ in self._front.rounds.changes():
-            yield draft_pb2.DraftServiceWatchRoundsResponse(round=self._front.rounds.view())
+        seen = self._front.rounds.latest
+        while True:
+            seen = await self._front.rounds.wait(seen)
+            yield draft_pb2.DraftServiceWatchRoundsResponse(round=self._view(seen))
+
+    def _view(self, latest: TimedRecord | None) -> verify_pb2.RoundView:
+        return encode_round(latest, incarnation=self._info.incarnation, page_size=self._info.page_size)
 
     async def _read_rounds(
         self, requests: AsyncIterator[draft_pb2.SpeculateRequest], stream: int, target: int, outbox: Outbox

@@ -15,6 +15,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from draft_service.config import set_thread_environment
 from draft_service.events import Opening, RoundMessage
 from draft_service.replies import SessionCode
 from paceline.config import to_argv
@@ -143,10 +144,8 @@ async def test_a_pool_or_context_that_cannot_be_is_refused(serve: Serve, flags: 
             pass
 
 
-def test_the_environment_is_read_only_where_threads_are_set(monkeypatch: pytest.MonkeyPatch, tiny: TinyDraft) -> None:
-    from draft_service.config import set_thread_environment
-
-    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "KMP_BLOCKTIME"):
+def test_thread_settings_of_the_users_own_stand(monkeypatch: pytest.MonkeyPatch, tiny: TinyDraft) -> None:
+    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KMP_BLOCKTIME", "7")
     set_thread_environment(tiny.config(num_threads=2))

@@ -2,57 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-
 import numpy as np
 import torch
 
 from draft_service.codec import verify_columns
-from draft_service.draft_engine import RoundPart, StepRecord
+from draft_service.draft_engine import RoundPart
+from draft_service.round_board import TimedRecord
 from engine.tree_links import derive_links
 from engine.wire import to_raw
 from paceline.codec import encode_array, encode_tensor, encode_verify
 from paceline.v1 import verify_pb2
 
 
-class RoundBoard:
-    """The newest step that answered a round, for any number of watchers. Event loop only."""
-
-    def __init__(self, *, incarnation: int, page_size: int) -> None:
-        self._incarnation = incarnation
-        self._page_size = page_size
-        self._latest: tuple[StepRecord, int] | None = None
-        self._changed = asyncio.Event()
-
-    def update(self, record: StepRecord, time_unix_ms: int) -> None:
-        """Keeps the record if it answered a round."""
-        if any(part.reply is not None for part in record.parts):
-            self._latest = (record, time_unix_ms)
-            self._changed.set()
-            self._changed = asyncio.Event()
-
-    def view(self) -> verify_pb2.RoundView:
-        """The last round; empty before the first."""
-        if self._latest is None:
-            return verify_pb2.RoundView()
-        record, time_unix_ms = self._latest
-        return encode_record(record, time_unix_ms, incarnation=self._incarnation, page_size=self._page_size)
-
-    async def changes(self) -> AsyncIterator[None]:
-        """Yields once for each new round, or once for several where the reader is slow."""
-        changed = self._changed
-        while True:
-            await changed.wait()
-            changed = self._changed
-            yield
-
-
-def encode_record(record: StepRecord, time_unix_ms: int, *, incarnation: int, page_size: int) -> verify_pb2.RoundView:
-    """Everything of a step, derived columns included."""
-    view = verify_pb2.RoundView(step=record.step, time_unix_ms=time_unix_ms, timings_ms=record.timings_ms)
-    if record.parts:
-        view.extend_input.CopyFrom(_extend_input(record.parts, page_size))
+def encode_round(latest: TimedRecord | None, *, incarnation: int, page_size: int) -> verify_pb2.RoundView:
+    """Everything of a step, derived columns included; an empty view before the first."""
+    if latest is None:
+        return verify_pb2.RoundView()
+    record = latest.record
+    view = verify_pb2.RoundView(step=record.step, time_unix_ms=latest.time_unix_ms, timings_ms=record.timings_ms)
+    view.extend_input.CopyFrom(_extend_input(record.parts, page_size))
     proposals = [part.reply for part in record.parts if part.reply is not None and part.reply.tree is not None]
     if proposals:
         columns = verify_columns(proposals)
