@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from paceline.errors import PacelineError, WireError
 from paceline.rpc import open_channel
@@ -180,6 +179,8 @@ class DraftLink:
 def _message(response: Any) -> Any:
     if response is grpc.aio.EOF:
         raise LinkLostError(LossReason.UNREACHABLE, "it ended the stream")
+    if response is None:  # what grpc.aio gives for bytes that do not parse
+        raise WireError("a message does not parse")
     return response
 
 
@@ -193,7 +194,7 @@ async def _guard(work: Coroutine[Any, Any, ResponseT]) -> ResponseT:
         raise LinkLostError(reason, f"{error.code().name}: {error.details()}") from error
     except asyncio.InvalidStateError as error:  # a write on a stream that the peer has ended
         raise LinkLostError(LossReason.UNREACHABLE, f"the stream is over: {error}") from error
-    except (PacelineError, DecodeError) as error:
+    except PacelineError as error:
         raise LinkLostError(LossReason.GARBAGE, str(error)) from error
 
 

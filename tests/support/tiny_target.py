@@ -114,9 +114,7 @@ class DrivenLoop:
         self.outputs: dict[RequestKey, Output] = {}
         self.registry = CollectorRegistry()
         self.parts: LoopParts = make_parts(config, rank, context_length=context_length, registry=self.registry)
-        self.loop = EngineLoop(
-            self.parts, self.mailbox, self._take, page_size=config.page_size, clock=self.clock
-        )
+        self.loop = EngineLoop(self.parts, self.mailbox, self._take, page_size=config.page_size, clock=self.clock)
         self.put(StreamOpened(STREAM))
 
     def put(self, event: Event) -> None:
@@ -168,8 +166,9 @@ class DrivenLoop:
         self, prompt: Sequence[int], params: SamplingParams | None = None, decision: SpeculationDecision | None = None
     ) -> list[int]:
         """One request alone, to its end."""
-        output = self.submit(max((key.request for key in self.outputs), default=0) + 1, prompt, params=params,
-                             decision=decision)
+        output = self.submit(
+            max((key.request for key in self.outputs), default=0) + 1, prompt, params=params, decision=decision
+        )
         self.run()
         return output.tokens
 
