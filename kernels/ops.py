@@ -94,7 +94,7 @@ class Ops(Protocol):
     name: str
 
     def prepare_weight(self, weight: Tensor) -> Tensor:
-        """Returns the weight [out, in] in whatever layout ``linear`` of this backend wants; called once at load."""
+        """The weight [out, in] in whatever layout ``linear`` of this backend wants; called once at load."""
         ...
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -125,7 +125,7 @@ class Ops(Protocol):
         ...
 
     def append_kv(self, k: Tensor, v: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
-        """MUTATES k_cache[slots] = k and v_cache[slots] = v. k, v: [rows, kv_heads, d]; slots: [rows] int64."""
+        """MUTATES k_cache[slots] = k, v_cache[slots] = v. k, v: [rows, kv_heads, d]; slots: [rows] int64."""
         ...
 
     def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
@@ -133,7 +133,7 @@ class Ops(Protocol):
         ...
 
     def move_rows(self, pools: list[Tensor], src: Tensor, dst: Tensor) -> None:
-        """MUTATES pool[dst] = pool[src] in every pool [slots, ...]; src, dst [n] int64 may overlap: reads come first."""
+        """MUTATES pool[dst] = pool[src] in each pool [slots, ...]; src, dst [n] int64 may overlap: reads come first."""
         ...
 
     def sample_and_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> WalkResult:
@@ -147,7 +147,7 @@ class Ops(Protocol):
         ...
 
     def gumbel(self, seeds: np.ndarray, positions: np.ndarray, ids: Tensor) -> Tensor:
-        """Noise g(seed, position, token): seeds [n] uint64, positions [n] int32, ids [m] or [n, m] int64 -> [n, m] fp32.
+        """Noise g(seed, position, id). seeds [n] uint64, positions [n] int32, ids [m] or [n, m] int64 -> [n, m] fp32.
 
         Philox4x32-10 (Salmon et al., SC'11): key = seed's two halves, counter = (id // 4, position, 0, 0),
         word id % 4 = x, u = ((x >> 9) + 0.5) * 2^-23, g = -log(-log(u)) in fp32. Equal in all backends up to the
@@ -156,5 +156,5 @@ class Ops(Protocol):
         ...
 
     def top_k(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The k largest of scores [rows, n], descending, ties to the lowest index: values [rows, k], indices [rows, k] int64."""
+        """The k largest of scores [rows, n], descending, ties to the lowest index: values, int64 indices, [rows, k]."""
         ...

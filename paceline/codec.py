@@ -119,7 +119,7 @@ def encode_decision(decision: SpeculationDecision) -> target_pb2.SpeculationDeci
     return target_pb2.SpeculationDecision(draft=decision.draft, ladder=ladder, reason=decision.reason)
 
 
-def decode_finish_reason(code: int) -> FinishReason:
+def decode_finish_reason(code: common_pb2.FinishReason) -> FinishReason:
     """Raises WireError for a code that is none."""
     reason = _FINISH_REASONS.get(code)
     if reason is None:
@@ -127,7 +127,7 @@ def decode_finish_reason(code: int) -> FinishReason:
     return reason
 
 
-def encode_finish_reason(reason: FinishReason) -> int:
+def encode_finish_reason(reason: FinishReason) -> common_pb2.FinishReason:
     return _FINISH_CODES[reason]
 
 

@@ -10,7 +10,7 @@ from paceline.errors import ConfigError
 
 
 class MetricsServer:
-    """Serves a registry on host:port until closed; port 0 serves nothing. Raises ConfigError where the port is taken."""
+    """Serves a registry on host:port until closed; port 0 serves nothing. Raises ConfigError: the port is taken."""
 
     def __init__(self, registry: CollectorRegistry, *, host: str, port: int) -> None:
         self._server = None
@@ -19,7 +19,9 @@ class MetricsServer:
         try:
             self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:
-            raise ConfigError(f"cannot serve metrics on {host}:{port}: {error}; choose another --metrics-port") from error
+            raise ConfigError(
+                f"cannot serve metrics on {host}:{port}: {error}; choose another --metrics-port"
+            ) from error
 
     def close(self) -> None:
         if self._server is not None:
@@ -30,5 +32,7 @@ class MetricsServer:
     def __enter__(self) -> MetricsServer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()

@@ -88,7 +88,9 @@ class RpcServer:
 
 
 @contextlib.asynccontextmanager
-async def termination_event(signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)) -> AsyncIterator[asyncio.Event]:
+async def termination_event(
+    signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT),
+) -> AsyncIterator[asyncio.Event]:
     """An event that SIGTERM or SIGINT sets, on the running loop."""
     loop = asyncio.get_running_loop()
     event = asyncio.Event()
