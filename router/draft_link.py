@@ -29,6 +29,7 @@ class DraftLink:
         self.info_message = common_pb2.ServiceInfo()  # the last one heard
         self.load = DraftLoad()
         self.message = "not connected yet"
+        self.contacted = asyncio.Event()  # once the first attempt to reach it has succeeded or failed
         self._listener = listener
 
     @property
@@ -54,6 +55,7 @@ class DraftLink:
                 if message != self.message:
                     _log.warning("draft %s is not reachable: %s", self.address, message)
                 self.message = message
+                self.contacted.set()
                 await asyncio.sleep(backoff.next_s())
 
     async def _watch(self, stub: draft_pb2_grpc.DraftServiceAsyncStub) -> None:
@@ -75,6 +77,7 @@ class DraftLink:
                 raise UnavailableError("restarted between two calls")
             self.info, self.info_message, self.message = info, reply.info, ""
             _log.info("draft %s is up, incarnation %x", self.address, info.incarnation)
+            self.contacted.set()
             self._listener.on_draft_changed(self)
             while True:
                 message = await next_message(call, draft_pb2.WatchLoadResponse)

@@ -30,9 +30,32 @@ class Fleet:
             for draft in self.drafts:
                 group.create_task(draft.run(), name=f"link to draft {draft.address}")
 
+    async def contacted(self, timeout_s: float) -> None:
+        """Returns once every link has been tried, or after timeout_s."""
+        events = [link.contacted for link in self.targets] + [link.contacted for link in self.drafts]
+        tries = [asyncio.ensure_future(event.wait()) for event in events]
+        _, late = await asyncio.wait(tries, timeout=timeout_s)
+        for waiter in late:
+            waiter.cancel()
+
     def target_views(self) -> list[TargetView]:
         """Of the targets whose stream stands."""
-        return [view for link in self.targets if (view := link.view()) is not None]
+        return [
+            TargetView(
+                address=link.address,
+                ready=link.ready,
+                model_fingerprint=info.model_fingerprint,
+                context_length=info.context_length,
+                page_size=info.page_size,
+                num_pages=info.num_pages,
+                free_slots=link.ledger.free_slots,
+                free_pages=link.ledger.free_pages,
+                running_requests=max(link.load.num_requests, link.num_flights),
+                max_running_requests=info.max_running_requests,
+            )
+            for link in self.targets
+            if (info := link.info) is not None
+        ]
 
     def draft_views(self) -> list[DraftView]:
         """Of the drafts that can be reached."""

@@ -21,6 +21,8 @@ from router.servicer import SERVICE_NAME, RouterServicer
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import TextTokenizer
 
+# A first request should find the drafts that are up; peers that do not answer in this time come later.
+_CONTACT_S = 2.0
 # What calls get to end by themselves once their requests are over or given up.
 _STOP_GRACE_S = 1.0
 
@@ -64,6 +66,7 @@ async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
         port = await rpc.start(config.host, config.port)
         links = asyncio.create_task(dispatcher.run(), name="links")
         try:
+            await dispatcher.fleet.contacted(_CONTACT_S)
             await rpc.set_ready(True)
             yield RunningRouter(port, dispatcher, registry, links, rpc, config)
         finally:

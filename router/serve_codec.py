@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from paceline.codec import encode_decision, encode_sampling_params
+from paceline.errors import WireError
 from paceline.types import SpeculationDecision
 from paceline.v1 import common_pb2, draft_pb2, target_pb2
 from router.live_request import LiveRequest
@@ -52,6 +53,19 @@ def encode_update(decisions: Mapping[int, SpeculationDecision]) -> target_pb2.Se
 
 def encode_cancel(numbers: Sequence[int]) -> target_pb2.ServeRequest:
     return target_pb2.ServeRequest(cancel=target_pb2.Cancel(requests=numbers))
+
+
+def split_deltas(deltas: target_pb2.TokenDeltas) -> Iterator[tuple[int, int, list[int]]]:
+    """Each request's number, offset and tokens. Raises WireError where the columns disagree in length."""
+    tokens = deltas.tokens[:]
+    counts = deltas.num_tokens[:]
+    if not len(deltas.request) == len(deltas.offset) == len(counts) or sum(counts) != len(tokens):
+        raise WireError("the columns of the target's token deltas disagree in length")
+    start = 0
+    for number, offset, count in zip(deltas.request, deltas.offset, counts, strict=True):
+        stop = start + count
+        yield number, offset, tokens[start:stop]
+        start = stop
 
 
 def decode_info(message: common_pb2.ServiceInfo) -> PeerInfo:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import grpc
 
-from paceline.errors import CapacityError, MismatchError, PacelineError, UnavailableError, WireError
+from paceline.errors import CapacityError, MismatchError, PacelineError, UnavailableError
 from paceline.rpc import open_channel
 from paceline.types import SpeculationDecision
 from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
@@ -24,7 +24,6 @@ from router.live_request import DeltaGapError, Flight, LiveRequest
 from router.outbox import Outbox
 from router.peer import PeerInfo, TargetLoad
 from router.peer_link import CONNECT_TIMEOUT_S, next_message, stream_errors
-from router.placement import TargetView
 from router.target_end import end_of
 
 _Call: TypeAlias = "grpc.aio.StreamStreamCall[target_pb2.ServeRequest, target_pb2.ServeResponse]"
@@ -43,6 +42,7 @@ class TargetLink:
         self.load = TargetLoad()
         self.ledger = CreditLedger()
         self.message = "not connected yet"  # why it is not ready
+        self.contacted = asyncio.Event()  # once the first attempt to reach it has succeeded or failed
         self._listener = listener
         self._hello = hello
         self._timeout_s = timeout_s
@@ -63,24 +63,6 @@ class TargetLink:
     def flights(self) -> Iterator[LiveRequest]:
         """The requests on this target, oldest first."""
         return iter(self._flights.values())
-
-    def view(self) -> TargetView | None:
-        """For placement; None where no stream stands."""
-        info = self.info
-        if info is None:
-            return None
-        return TargetView(
-            address=self.address,
-            ready=self.ready,
-            model_fingerprint=info.model_fingerprint,
-            context_length=info.context_length,
-            page_size=info.page_size,
-            num_pages=info.num_pages,
-            free_slots=self.ledger.free_slots,
-            free_pages=self.ledger.free_pages,
-            running_requests=max(self.load.num_requests, self.num_flights),
-            max_running_requests=info.max_running_requests,
-        )
 
     def submit(self, live: LiveRequest, decision: SpeculationDecision, *, max_tokens: int, pages: int) -> None:
         """Starts an attempt. The stream must stand and its credits must cover the pages."""
@@ -125,6 +107,7 @@ class TargetLink:
                 if stood or message != self.message:
                     _log.warning("target %s is not reachable: %s", self.address, message)
                 self.message = message
+                self.contacted.set()
                 self._lose_flights()
                 await asyncio.sleep(backoff.next_s())
 
@@ -168,6 +151,7 @@ class TargetLink:
     async def _read(self, call: _Call, first: target_pb2.ServeResponse) -> None:
         self._take(first)
         self._listener.on_ready(self)
+        self.contacted.set()
         clock = asyncio.get_running_loop().time
         while True:
             try:
@@ -215,26 +199,21 @@ class TargetLink:
     def _take_deltas(self, deltas: target_pb2.TokenDeltas) -> int:
         """New tokens of all requests. A request that was cancelled meanwhile is passed over. Raises WireError."""
         flights = self._flights
-        tokens = deltas.tokens[:]
-        counts = deltas.num_tokens[:]
-        if not len(deltas.request) == len(deltas.offset) == len(counts) or sum(counts) != len(tokens):
-            raise WireError("the columns of the target's token deltas disagree in length")
-        start = new_tokens = 0
-        for number, offset, count in zip(deltas.request, deltas.offset, counts, strict=True):
-            stop = start + count
+        new_tokens = 0
+        for number, offset, tokens in serve_codec.split_deltas(deltas):
             live = flights.get(number)
-            if live is not None:
-                try:
-                    new_tokens += live.accept(offset, tokens[start:stop])
-                except DeltaGapError as error:
-                    _log.error("target %s, request %s: %s; replaying", self.address, live.request.request_id, error)
-                    self.cancel(live)
-                    self._listener.on_return(self, live, "gap")
-                except CapacityError as error:
-                    self.cancel(live)
-                    live.end(error)
-                    self._listener.on_end(live)
-            start = stop
+            if live is None:
+                continue
+            try:
+                new_tokens += live.accept(offset, tokens)
+            except DeltaGapError as error:
+                _log.error("target %s, request %s: %s; replaying", self.address, live.request.request_id, error)
+                self.cancel(live)
+                self._listener.on_return(self, live, "gap")
+            except CapacityError as error:
+                self.cancel(live)
+                live.end(error)
+                self._listener.on_end(live)
         return new_tokens
 
     async def _write(self, call: _Call, outbox: Outbox[target_pb2.Submission]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -234,8 +235,14 @@ class Rig:
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> TextTokenizer:
-    return TextTokenizer.load(DEFAULT_MODEL_PATH)
+def load_once() -> Callable[[str], TextTokenizer]:
+    """TextTokenizer.load, once a folder: it takes a third of a second."""
+    return functools.cache(TextTokenizer.load)
+
+
+@pytest.fixture
+def tokenizer(load_once: Callable[[str], TextTokenizer]) -> TextTokenizer:
+    return load_once(DEFAULT_MODEL_PATH)
 
 
 @pytest_asyncio.fixture
@@ -268,8 +275,11 @@ async def make_draft(start_peer: Callable[[Any], Awaitable[Any]]) -> Callable[..
 
 
 @pytest_asyncio.fixture
-async def make_rig() -> AsyncIterator[Callable[..., Awaitable[Rig]]]:
+async def make_rig(
+    load_once: Callable[[str], TextTokenizer], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[..., Awaitable[Rig]]]:
     """Starts a router for these peers; flags by their field names."""
+    monkeypatch.setattr(TextTokenizer, "load", load_once)
     async with contextlib.AsyncExitStack() as stack:
 
         async def make(targets: Sequence[Any], drafts: Sequence[Any] = (), **flags: Any) -> Rig:
