@@ -33,6 +33,9 @@ def main(argv: Sequence[str]) -> None:
         set_up_logging(_PROG, level=config.log_level)
         _log.info("%s", describe(config))
         set_thread_environment(config)
+        from target_service.loading import check_model  # imports torch, which reads the environment then
+
+        check_model(config)
         with closing(TpWorkers(config)) as workers:
             _run(config, workers.init_method)
     except PacelineError as error:
@@ -40,7 +43,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 def _run(config: TargetConfig, init_method: str) -> None:
-    from target_service.service import LoadedTarget  # imports torch, which reads the environment then
+    from target_service.service import LoadedTarget
 
     registry = CollectorRegistry()
     target = LoadedTarget.load(config, init_method=init_method, registry=registry)

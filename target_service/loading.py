@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from engine.config import load_model_config
+from engine.head_config import load_head_config
 from engine.model_config import ModelConfig
 from engine.pool import TargetCache
 from engine.target_model import TargetModel
-from engine.tp import TpGroup, init_tp_group
+from engine.tp import TpGroup, init_tp_group, validate_tp
 from engine.wire import dtype_named
 from kernels.backends import load_ops
 from kernels.ops import Ops
@@ -28,6 +30,15 @@ class LoadedRank:
     cache: TargetCache
     ops: Ops
     tp: TpGroup
+
+
+def check_model(config: TargetConfig) -> None:
+    """What can be known before any rank starts. Raises ModelLoadError or ConfigError."""
+    model = load_model_config(Path(config.model_path))
+    validate_tp(model, config.tp_size)
+    context_length_of(config, model)
+    if config.speculative_draft_model_path:
+        load_head_config(Path(config.speculative_draft_model_path))
 
 
 def load_rank(config: TargetConfig, rank: int, init_method: str) -> LoadedRank:

@@ -1,0 +1,131 @@
+"""python -m target_service as a process: exit codes, signals, and the ranks beside rank 0."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from paceline.config import to_argv
+from paceline.rpc import open_channel
+from paceline.types import SamplingParams
+from paceline.v1 import target_pb2, target_pb2_grpc
+from tests.support.target_peer import RouterPeer, submission
+from tests.support.tiny_target import random_prompt
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_S = 90.0
+
+
+class Program:
+    """A target service's process."""
+
+    def __init__(self, *flags: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "target_service", *flags],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def address(self) -> str:
+        """Waits until it is ready."""
+        ready, _, _ = select.select([self.process.stdout], [], [], WAIT_S)
+        line = self.process.stdout.readline() if ready else ""
+        assert line.startswith("ready "), self.process.stderr.read() if self.process.poll() is not None else line
+        return line.split()[1]
+
+    def end(self) -> tuple[int, str]:
+        """Waits for the exit code and what it wrote to stderr."""
+        _, errors = self.process.communicate(timeout=WAIT_S)
+        return self.process.returncode, errors
+
+    def workers(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+
+@pytest.fixture
+def start(tiny_target):
+    with contextlib.ExitStack() as stack:
+
+        def starting(*more: str, **changes: object) -> Program:
+            program = Program(*to_argv(tiny_target.config(**changes)), *more)
+            stack.callback(program.process.stdout.close)
+            stack.callback(program.process.wait)
+            stack.callback(program.process.kill)
+            return program
+
+        yield starting
+
+
+@contextlib.asynccontextmanager
+async def router_of(address: str):
+    async with open_channel(address) as channel:
+        peer = RouterPeer(target_pb2_grpc.TargetServiceStub(channel).Serve())
+        await peer.send(hello=target_pb2.ServeHello(router="test"))
+        await peer.read()
+        yield peer
+
+
+def test_an_unknown_model_ends_with_a_message_and_a_code(start):
+    code, errors = start("--model-path=/nowhere").end()
+    assert "target_service: " in errors
+    assert "/nowhere" in errors
+    assert "Traceback" not in errors
+    assert code == 3
+
+
+async def test_sigterm_lets_a_running_request_finish(start):
+    program = start()
+    async with router_of(program.address()) as router:
+        await router.submit(submission(1, random_prompt(4), max_tokens=200))
+        await router.read()
+        program.process.send_signal(signal.SIGTERM)
+        (got,) = await router.finish(1)
+        assert len(got.tokens) == 200
+    code, errors = program.end()
+    assert code == 0, errors
+
+
+async def test_two_ranks_give_the_tokens_of_one_and_the_loss_of_either_ends_both(start, loop):
+    prompt = random_prompt(20)
+    plain = loop.generate(prompt, SamplingParams(max_tokens=12, ignore_eos=True))
+    program = start(tp_size=2)
+    async with router_of(program.address()) as router:
+        await router.submit(submission(1, prompt, max_tokens=12))
+        (got,) = await router.finish(1)
+        assert got.tokens == plain
+    (worker,) = program.workers()
+    os.kill(worker.pid, signal.SIGKILL)
+    code, errors = program.end()
+    assert code != 0
+    assert "rank 1 ended" in errors
+
+
+@pytest.mark.slow
+def test_a_killed_rank_0_leaves_no_orphan(start):
+    program = start(tp_size=2)
+    program.address()
+    workers = program.workers()
+    program.process.kill()
+    program.end()
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive
+
+
+@pytest.mark.slow
+def test_sigterm_ends_all_ranks(start):
+    program = start(tp_size=2)
+    program.address()
+    workers = program.workers()
+    program.process.send_signal(signal.SIGTERM)
+    code, errors = program.end()
+    assert code == 0, errors
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive

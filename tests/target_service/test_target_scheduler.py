@@ -1,0 +1,128 @@
+"""What runs in the next step: trees, one-node trees, prompts, or nothing yet."""
+
+import numpy as np
+import pytest
+
+from engine.pages import PageAllocator, PageTable
+from paceline.tree import DraftTree
+from paceline.types import Rung, SamplingParams, SpeculationDecision, TreeShape
+from target_service.draft_session import ArrivedTree, DraftSession
+from target_service.request import Request, RequestKey, cost_of
+from target_service.scheduler import Limits, schedule
+from target_service.sequence import Sequence
+
+SHAPE = TreeShape(5, 1, 6)
+ALWAYS = SpeculationDecision("d:1", (Rung(0, SHAPE),))
+LIMITS = Limits(max_rows=64, chunked_prefill_size=16)
+
+
+def sequence(number: int, *, prompt_len: int = 4, decoding: bool = True, draft: str = "") -> Sequence:
+    """draft: "" (undrafted), "waits" (until 10 s), "ready" or "off"."""
+    cost = cost_of(prompt_len=prompt_len, max_tokens=50, context_length=256, page_size=4)
+    request = Request(
+        key=RequestKey(1, number),
+        request_id="",
+        prompt_ids=np.arange(prompt_len, dtype=np.int32),
+        emitted_ids=np.zeros(0, np.int32),
+        params=SamplingParams(max_tokens=50),
+        decision=ALWAYS if draft in ("waits", "ready") else SpeculationDecision("d:1" if draft else ""),
+        attempt=0,
+        cost=cost,
+    )
+    table = PageTable(PageAllocator(100, 4))
+    table.reserve(prompt_len + 50 + 64)
+    seq = Sequence(request, table, limit=prompt_len + 50, eos_token_ids=())
+    if decoding:
+        seq.committed_len = prompt_len
+        seq.append([7])
+    if draft:
+        seq.draft = DraftSession("d:1", session=number, epoch=1)
+    if draft in ("waits", "ready"):
+        seq.draft.ask(seq.committed_len, max_nodes=6, now_s=0.0, deadline_s=10.0)
+    if draft == "ready":
+        seq.draft.on_tree(
+            ArrivedTree(1, prompt_len, DraftTree.chain([7, 1, 2, 3, 4, 5])), committed_len=prompt_len, root_token=7
+        )
+    return seq
+
+
+def turns(due) -> list[tuple[int, int]]:
+    return [(turn.seq.key.request, turn.tree.num_nodes) for turn in due.trees]
+
+
+def look(*sequences, limits=LIMITS, now_s=5.0):
+    return schedule(sequences, limits, num_decoding=len(sequences), now_s=now_s)
+
+
+def test_an_arrived_tree_is_verified():
+    assert turns(look(sequence(1, draft="ready"))) == [(1, 6)]
+
+
+def test_an_undrafted_request_verifies_one_node():
+    due = look(sequence(1), sequence(2, draft="off"))
+    assert turns(due) == [(1, 1), (2, 1)]
+    assert not any(turn.late for turn in due.trees)
+
+
+def test_a_request_whose_tree_is_on_its_way_is_waited_for():
+    due = look(sequence(1, draft="waits"), sequence(2, draft="ready"))
+    assert due.is_empty
+    assert due.until_s == 10.0
+
+
+def test_past_the_deadline_it_decodes_plainly_and_counts_as_late():
+    due = look(sequence(1, draft="waits"), sequence(2, draft="ready"), now_s=10.0)
+    assert sorted(turns(due)) == [(1, 1), (2, 6)]
+    assert [turn.seq.key.request for turn in due.trees if turn.late] == [1]
+
+
+@pytest.mark.parametrize("busy", [{"decoding": False}, {}], ids=["prompt", "undrafted"])
+def test_meanwhile_prompts_and_undrafted_requests_run_with_what_is_ready(busy):
+    due = look(sequence(1, draft="waits"), sequence(2, draft="ready"), sequence(3, **busy))
+    assert (2, 6) in turns(due)
+    assert 1 not in [number for number, _ in turns(due)]
+    assert not due.is_empty
+
+
+def test_nothing_to_do_is_nothing_to_wait_for():
+    due = look()
+    assert due.is_empty
+    assert due.until_s is None
+
+
+def test_a_tree_that_came_before_speculation_went_off_is_left():
+    seq = sequence(1, draft="ready")
+    seq.decision = SpeculationDecision("d:1")
+    assert turns(look(seq)) == [(1, 1)]
+    assert seq.draft.tree is None
+
+
+def test_prompts_come_first_in_first_out_in_chunks():
+    due = look(*(sequence(n, prompt_len=10, decoding=False) for n in (1, 2, 3)))
+    chunks = [(chunk.seq.key.request, chunk.start, chunk.stop, chunk.is_last) for chunk in due.chunks]
+    assert chunks == [(1, 0, 10, True), (2, 0, 6, False)]
+
+
+def test_rows_are_shared_among_roots_then_prompts_then_trees():
+    limits = Limits(max_rows=20, chunked_prefill_size=16)
+    due = look(
+        sequence(1, draft="ready"),
+        sequence(2, draft="ready"),
+        sequence(3, prompt_len=12, decoding=False),
+        limits=limits,
+    )
+    assert turns(due) == [(1, 6), (2, 2)]
+    assert due.chunks[0].stop == 12
+
+
+def test_a_tree_that_does_not_fit_is_cut_to_its_first_nodes():
+    due = look(sequence(1, draft="ready"), limits=Limits(max_rows=3, chunked_prefill_size=16))
+    assert due.trees[0].tree.tokens.tolist() == [7, 1, 2]
+
+
+def test_past_the_rows_those_that_waited_longest_go_first():
+    sequences = [sequence(n) for n in (1, 2, 3)]
+    for seq, last_step in zip(sequences, (5, 4, 3), strict=True):
+        seq.last_step = last_step
+    due = look(*sequences, limits=Limits(max_rows=2, chunked_prefill_size=16))
+    assert turns(due) == [(3, 1), (2, 1)]

@@ -1,0 +1,56 @@
+"""How long a tree is worth waiting for: (expected accepted length - 1) plain steps."""
+
+import pytest
+
+from target_service.deadline import MIN_ROUNDS, StepTimes, TreeDeadline
+from target_service.speculation_stats import AcceptanceWindow, RequestStats
+
+
+def deadline(*accepted: int, fixed_ms: float | None = None) -> TreeDeadline:
+    window = AcceptanceWindow()
+    for count in accepted:
+        window.add(count)
+    return TreeDeadline(StepTimes([1, 8], [10.0, 80.0]), window, fixed_ms=fixed_ms)
+
+
+def test_before_anything_was_seen_a_prior_holds():
+    assert deadline().seconds(1) == pytest.approx(0.010)
+    assert deadline(5, 5).seconds(1) == pytest.approx(0.010)
+
+
+def test_it_follows_the_accepted_length_and_the_batch():
+    assert deadline(*[2] * MIN_ROUNDS).seconds(1) == pytest.approx(0.020)
+    assert deadline(*[2] * MIN_ROUNDS).seconds(8) == pytest.approx(0.160)
+    assert deadline(*[2] * MIN_ROUNDS).seconds(0) == pytest.approx(0.020)
+
+
+def test_a_window_without_an_accepted_draft_still_leaves_a_chance():
+    assert deadline(*[0] * MIN_ROUNDS).seconds(1) == pytest.approx(0.005)
+
+
+def test_a_flag_fixes_it():
+    assert deadline(*[2] * MIN_ROUNDS, fixed_ms=7).seconds(8) == pytest.approx(0.007)
+
+
+def test_step_times_follow_what_is_seen():
+    times = StepTimes([1, 8], [10.0, 80.0])
+    for _ in range(200):
+        times.observe(8, 160.0)
+    assert times.expect(1) == pytest.approx(20.0, rel=0.01)
+
+
+def test_acceptance_by_depth_is_the_share_of_rounds_that_got_so_far():
+    window = AcceptanceWindow()
+    for count in (0, 1, 3, 3):
+        window.add(count)
+    assert window.mean_accepted_length() == pytest.approx(2.75)
+    assert window.accepted_by_depth() == [0.75, 0.5, 0.5]
+
+
+def test_a_requests_stats_leave_one_node_rounds_out_of_the_speculative_ones():
+    stats = RequestStats()
+    stats.count(num_nodes=16, accept_length=3, late=False)
+    stats.count(num_nodes=1, accept_length=0, late=True)
+    stats.count(num_nodes=6, accept_length=1, late=False)
+    assert (stats.rounds, stats.speculative_rounds, stats.late_rounds) == (3, 2, 1)
+    assert (stats.accepted_drafts, stats.proposed_drafts, stats.accepted_by_depth) == (4, 20, [2, 1, 1])
