@@ -19,11 +19,16 @@ static int run_linear(const Isa *isa, LinearJob *job, int num_threads) {
     if (!job->panels) return 0;
     int64_t block = BLOCK_BYTES / (stride ? stride : 1) / 12 * 12;
     block = block < 12 ? 12 : block > MAX_BLOCK ? MAX_BLOCK : block;
+    /* Filling one panel costs about 1 us, as much as a barrier between threads. */
+    const int is_large = job->num_panels > 2;
+    for (int64_t panel = 0; !is_large && panel < job->num_panels; panel++) isa->fill_panel(job, panel);
     int64_t taken = 0;
 #pragma omp parallel num_threads(num_threads)
     {
+        if (is_large) {
 #pragma omp for schedule(static)
-        for (int64_t panel = 0; panel < job->num_panels; panel++) isa->fill_panel(job, panel);
+            for (int64_t panel = 0; panel < job->num_panels; panel++) isa->fill_panel(job, panel);
+        }
         int64_t n0 = __atomic_fetch_add(&taken, block, __ATOMIC_RELAXED);
         while (n0 < job->n) {
             const int64_t next = __atomic_fetch_add(&taken, block, __ATOMIC_RELAXED);
