@@ -53,12 +53,13 @@ def main(argv: Sequence[str]) -> int:
             speculative = answer.result()
         print("\n\nthe same without speculation ...", flush=True)
         plain = client.generate(prompt, sampling=sampling, options=GenerateOptions(speculation=False)).result()
-        print("\n".join(_comparison(speculative, plain, dtype=config.dtype)))
+        print("\n".join(comparison(speculative, plain, dtype=config.dtype)))
     print("stopped all services")
     return 0
 
 
-def _comparison(speculative: Completion, plain: Completion, *, dtype: str) -> list[str]:
+def comparison(speculative: Completion, plain: Completion, *, dtype: str) -> list[str]:
+    """The lines of a table: tokens, speed, accepted length, and whether the tokens are the same."""
     lines = ["", _COLUMNS.format("", "tokens", "tokens/s", "tokens a round", "first token")]
     for name, completion in (("speculative", speculative), ("plain", plain)):
         rate, length = completion.tokens_per_s, completion.stats.mean_accepted_length

@@ -74,7 +74,7 @@ def _revive(process: ServiceProcess, num_deaths: int, *, timeout_s: float) -> No
     """Starts a replica again on its port. Raises ServiceStartError where that is of no use."""
     what = f"the {process.name} ended with exit code {process.exit_code}"
     if num_deaths > _MAX_RESTARTS:
-        raise ServiceStartError(f"{what}, for the {num_deaths}th time; its log is {process.log_path}")
+        raise ServiceStartError(f"{what}; deaths so far: {num_deaths}; its log is {process.log_path}")
     print(f"{what}; starting it again (log: {process.log_path})", flush=True)
     process.restart(timeout_s=timeout_s)
 

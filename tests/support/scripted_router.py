@@ -22,6 +22,12 @@ class ScriptedRouter(router_pb2_grpc.RouterServiceServicer):
         self.requests: list[router_pb2.GenerateRequest] = []
         self.ended = threading.Event()
         self.address = ""
+        self.info = router_pb2.RouterServiceGetInfoResponse(
+            info=common_pb2.ServiceInfo(service="router", model_name="scripted", version="0.1.0"),
+            speculative_policy="always",
+            targets=[_replica("target", "127.0.0.1:2"), _replica("target", "127.0.0.1:4", ready=False)],
+            drafts=[_replica("draft", "127.0.0.1:3")],
+        )
 
     def Generate(
         self, request: router_pb2.GenerateRequest, context: grpc.ServicerContext
@@ -33,12 +39,7 @@ class ScriptedRouter(router_pb2_grpc.RouterServiceServicer):
     def GetInfo(
         self, request: router_pb2.RouterServiceGetInfoRequest, context: grpc.ServicerContext
     ) -> router_pb2.RouterServiceGetInfoResponse:
-        return router_pb2.RouterServiceGetInfoResponse(
-            info=common_pb2.ServiceInfo(service="router", model_name="scripted", version="0.1.0"),
-            speculative_policy="always",
-            targets=[_replica("target", "127.0.0.1:2"), _replica("target", "127.0.0.1:4", ready=False)],
-            drafts=[_replica("draft", "127.0.0.1:3")],
-        )
+        return self.info
 
 
 def _replica(service: str, address: str, *, ready: bool = True) -> router_pb2.ReplicaState:

@@ -1,0 +1,86 @@
+"""``paceline serve`` over small programs: it keeps its services alive and stops them all."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from client.cli import main
+from client.commands import serve
+
+FLAGS = ["serve", "--port", "0", "--drafts", "2"]
+
+
+@pytest.fixture
+def signals():
+    """serve sets its own handlers."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def watched(small_programs, signals):
+    """Runs serve in this thread; calls the test's function at each of its looks at the services."""
+
+    def run(on_look: Callable[[], None], *flags: str) -> int:
+        small_programs.setattr(serve, "time", SimpleNamespace(sleep=lambda _: on_look()))
+        return main([*FLAGS, *flags])
+
+    return run
+
+
+def test_serve_names_its_services_and_stops_them_at_sigterm(watched, capsys):
+    children = []
+
+    def look():
+        children.extend(psutil.Process().children())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert watched(look) == 0
+    out = capsys.readouterr().out
+    assert re.findall(r"^(\S+) +127\.0\.0\.1:\d+  pid \d+$", out, re.M) == ["router", "target-0", "draft-0", "draft-1"]
+    assert out.endswith("stopped\n")
+    assert len(children) == 4
+    assert not any(child.is_running() for child in children)
+
+
+def test_serve_starts_a_service_that_dies_again_on_its_port(watched, capsys):
+    printed = []
+
+    def look():
+        printed.append(capsys.readouterr().out)
+        port, pid = re.search(r"draft-0 +127\.0\.0\.1:(\d+)  pid (\d+)", "".join(printed)).groups()
+        if len(printed) == 1:
+            os.kill(int(pid), signal.SIGKILL)
+        elif "the draft-0 ended with exit code -9; starting it again" in "".join(printed):
+            socket.create_connection(("127.0.0.1", int(port)), timeout=5).close()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert watched(look) == 0
+
+
+def test_serve_gives_up_on_a_service_that_keeps_dying(watched, monkeypatch, capsys):
+    monkeypatch.setattr(serve, "_MAX_RESTARTS", 0)
+
+    def look():
+        for child in psutil.Process().children():
+            child.kill()
+
+    assert watched(look) == 1
+    assert "ended with exit code -9; deaths so far: 1" in capsys.readouterr().err
+    assert psutil.Process().children() == []
+
+
+def test_a_service_that_refuses_its_flags_ends_serve_with_its_words_and_code(watched, small_programs, capsys):
+    small_programs.setattr("client.launcher.TARGET_MODULE", "refuses")
+    assert watched(lambda: None) == 2
+    assert "the target-0 did not start: target: --dtype is int3" in capsys.readouterr().err

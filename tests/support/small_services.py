@@ -1,0 +1,76 @@
+"""Small real programs that stand where the services would: they speak the launcher's part of the contract."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+SERVICE = """
+    import argparse, signal, socket, sys, threading
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int)
+    args, rest = parser.parse_known_args()
+    done = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: done.set())
+    server = socket.create_server(("127.0.0.1", args.port))
+    print("started with", *rest, file=sys.stderr, flush=True)
+    print(f"ready 127.0.0.1:{server.getsockname()[1]}", flush=True)
+    done.wait()
+    print("drained", flush=True)
+"""
+ROUTER = """
+    import argparse, signal, sys, threading
+    from concurrent import futures
+    import grpc
+    from paceline.v1 import router_pb2, router_pb2_grpc
+    parser = argparse.ArgumentParser()
+    for name in ("port", "targets", "drafts", "unlinked"):
+        parser.add_argument("--" + name, default="")
+    args, rest = parser.parse_known_args()
+    class Servicer(router_pb2_grpc.RouterServiceServicer):
+        def GetInfo(self, request, context):
+            state = {"ready": not args.unlinked, "message": args.unlinked}
+            targets, drafts = (
+                [router_pb2.ReplicaState(address=address, **state) for address in addresses.split(",") if address]
+                for addresses in (args.targets, args.drafts)
+            )
+            return router_pb2.RouterServiceGetInfoResponse(targets=targets, drafts=drafts)
+    done = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: done.set())
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    router_pb2_grpc.add_RouterServiceServicer_to_server(Servicer(), server)
+    port = server.add_insecure_port("127.0.0.1:" + args.port)
+    server.start()
+    print("started with", *sys.argv[1:], file=sys.stderr, flush=True)
+    print(f"ready 127.0.0.1:{port}", flush=True)
+    done.wait()
+"""
+STUBBORN = SERVICE.replace("lambda *_: done.set()", "signal.SIG_IGN")
+REFUSES = """
+    import sys
+    print("a line of log", file=sys.stderr)
+    sys.exit(print("target: --dtype is int3; it must be bfloat16", file=sys.stderr) or 2)
+"""
+CRASHES = "raise RuntimeError('a bug of ours')"
+SILENT = "import time; time.sleep(60)"
+PARENT_OF_ANOTHER = """
+    import subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    print(f"ready {child.pid}:1", flush=True)
+    time.sleep(60)
+"""
+PROGRAMS = {
+    "service": SERVICE,
+    "small_router": ROUTER,
+    "stubborn": STUBBORN,
+    "refuses": REFUSES,
+    "crashes": CRASHES,
+    "silent": SILENT,
+    "parent_of_another": PARENT_OF_ANOTHER,
+}
+
+
+def write_programs(folder: Path) -> None:
+    """Modules that ``python -m`` finds where folder is in PYTHONPATH."""
+    for name, source in PROGRAMS.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(source))
