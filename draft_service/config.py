@@ -9,12 +9,16 @@ from paceline.config import flag, require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.logs import LEVELS
 
-DTYPES = ("bfloat16", "float32", "float16")
+DTYPES = ("bfloat16", "float16", "float32")
+KERNEL_BACKENDS = ("auto", "reference", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """Runs the EAGLE-3 head and proposes trees to target services."""
+    """Runs the EAGLE-3 head and proposes trees to target services.
+
+    Raises ConfigError, naming the flag, for a value out of its range.
+    """
 
     host: str = flag("127.0.0.1", help="address to listen on")
     port: int = flag(7300, help="port to listen on; 0 takes a free one")
@@ -25,7 +29,7 @@ class DraftConfig:
     speculative_draft_model_path: str = flag(DEFAULT_HEAD_PATH, help="the EAGLE-3 head")
     dtype: str = flag("bfloat16", help="dtype of weights and KV", choices=DTYPES)
     device: str = flag("cpu", help="torch device, like cpu or cuda:0")
-    kernel_backend: str = flag("auto", help="kernels to run on, like auto or reference")
+    kernel_backend: str = flag("auto", help="kernels to run on", choices=KERNEL_BACKENDS)
     num_threads: int = flag(1, help="CPU threads of one operation")
     page_size: int = flag(16, help="tokens of one KV page")
     max_running_requests: int = flag(256, help="sessions at once")

@@ -33,6 +33,7 @@ from engine.head_model import HeadModel
 from engine.pages import PageAllocator
 from engine.wire import dtype_named
 from kernels.backends import load_ops
+from kernels.ops import Ops
 from paceline.errors import ConfigError, UnavailableError
 from paceline.rpc import RpcServer
 
@@ -56,10 +57,9 @@ class LoadedDraft:
         """Takes seconds; to be called before the event loop runs. Raises ModelLoadError or ConfigError."""
         torch.set_num_threads(config.num_threads)
         model_path, head_path = Path(config.model_path), Path(config.speculative_draft_model_path)
-        device = torch.device(config.device)
         target = load_model_config(model_path)
         context_length = _context_length(config, target)
-        ops = load_ops(config.kernel_backend, device)
+        device, ops = _choose_device(config)
         model = HeadModel.load(head_path, model_path, dtype=dtype_named(config.dtype), ops=ops, device=device)
         num_pages = choose_num_pages(
             config,
@@ -138,6 +138,14 @@ class DraftService:
         self._front.hub.fail(f"the draft's engine thread ended: {error}; ask the router for another draft")
         if not self.failed.done():
             self.failed.set_exception(UnavailableError(f"the engine thread ended: {error}"))
+
+
+def _choose_device(config: DraftConfig) -> tuple[torch.device, Ops]:
+    try:
+        device = torch.device(config.device)
+        return device, load_ops(config.kernel_backend, device)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"--device {config.device}, --kernel-backend {config.kernel_backend}: {error}") from error
 
 
 def _context_length(config: DraftConfig, target: ModelConfig) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from paceline.v1 import draft_pb2, draft_pb2_grpc, verify_pb2
 
 SERVICE_NAME = draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name
 
+_log = logging.getLogger(__name__)
 _HELLO_TIMEOUT_S = 10.0
 _SYNC_WINDOW = 16  # messages of one stream that wait for the head at a time; the rest waits in the transport
 _DEFAULT_LOAD_INTERVAL_MS = 100
@@ -57,6 +59,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         try:
             first = await _first(requests)
             target = self._edge.check_hello(first)
+            _log.info("target %s (incarnation %d) opened stream %d", first.hello.target, target, stream)
             yield draft_pb2.SpeculateResponse(info=self._info_message)
             self._post(self._edge.decode_rounds(first, stream=stream, target=target, now_s=self._clock()))
             reader = asyncio.create_task(self._read_rounds(requests, stream, target, outbox))
@@ -67,6 +70,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         finally:
             self._front.hub.close_stream(stream)
             self._post(StreamEnd(stream))
+            _log.info("stream %d ended", stream)
             await _cancel(reader)
 
     async def Sync(
@@ -157,9 +161,9 @@ async def _first(requests: AsyncIterator[_Message]) -> _Message:
 
 
 async def _abort(context: grpc.aio.ServicerContext, error: PacelineError | DecodeError) -> None:
-    if isinstance(error, PacelineError):
-        await context.abort(error.code, str(error))
-    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a message does not parse: {error}")
+    refusal = error if isinstance(error, PacelineError) else WireError(f"a message does not parse: {error}")
+    _log.warning("stream of %s refused: %s", context.peer(), refusal)
+    await context.abort(refusal.code, str(refusal))
 
 
 async def _cancel(task: asyncio.Task[None] | None) -> None:

@@ -29,6 +29,11 @@ class Ask:
     shape: TreeShape | None
     arrived_s: float
 
+    @property
+    def stop(self) -> int:
+        """The length at which the tree is asked for."""
+        return self.base_len + len(self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -73,8 +78,8 @@ class Session:
 
     @property
     def num_rows_to_run(self) -> int:
-        """Rows before the open ask is served, the repeated last row included; or those that wait without an ask."""
-        return max(self.queue.num_rows, 1)
+        """Rows before the open ask is served, the repeated last row included; all that wait without an ask."""
+        return max(self._num_rows_due, 1)
 
     def extend(self, ask: Ask) -> SessionReply | None:
         """Takes a round in, or answers it at once; None: the answer comes when its rows are in the KV.
@@ -107,10 +112,10 @@ class Session:
         return self.reply(SessionCode.LENGTH_DIFFERS, ask.round)
 
     def take(self, max_rows: int) -> Work:
-        """The next rows to run, at least one and at most max_rows."""
-        num_rows = min(self.queue.num_rows, max_rows)
-        served = num_rows == self.queue.num_rows and self.ask is not None
-        shape = self.ask.shape if served and self.ask is not None else None
+        """The next rows to run, at least one and at most max_rows; none past the open ask's."""
+        due = self._num_rows_due
+        num_rows = min(due, max_rows)
+        shape = self.ask.shape if self.ask is not None and num_rows == due else None
         if num_rows == 0:
             assert self._last_row is not None, "an ask without rows came before any row"
             return Work(self.committed_len - 1, self._last_row, (), shape)
@@ -121,7 +126,7 @@ class Session:
         """The work is in the KV; the answer to the ask if that was the last of its rows."""
         self.committed_len = work.base_len + len(work.rows)
         self._last_row = work.rows[-1:].copy()
-        if self.queue.num_rows or self.ask is None:
+        if self.ask is None or self.committed_len < self.ask.stop:
             return None
         self._answer = SessionReply(self.key.session, SessionCode.OK, self.committed_len, self.ask.round, tree)
         self.ask = None
@@ -130,6 +135,11 @@ class Session:
     def reply(self, code: SessionCode, round_: int) -> SessionReply:
         """An answer without a tree, with the rows that have arrived."""
         return SessionReply(self.key.session, code, self.arrived_len, round_)
+
+    @property
+    def _num_rows_due(self) -> int:
+        """Bulk rows may have come behind the open ask's: they run after it."""
+        return self.queue.num_rows if self.ask is None else self.ask.stop - self.committed_len
 
     def _accept(self, ask: Ask) -> SessionReply | None:
         self._newest_round = ask.round
@@ -145,7 +155,6 @@ class Session:
 
     def _repeat(self, ask: Ask) -> SessionReply | None:
         if ask.round < self._newest_round:
-            stop = ask.base_len + len(ask.rows)
-            known = stop <= self.arrived_len
+            known = ask.stop <= self.arrived_len
             return self.reply(SessionCode.OK if known else SessionCode.LENGTH_DIFFERS, ask.round)
         return None if self.ask is not None else self._answer

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from draft_service.events import Opening, SyncMessage
 from draft_service.replies import Replies, SessionCode, SessionReply, SyncReply
 from draft_service.rows import Rows
@@ -24,7 +22,6 @@ class SessionTable:
         self.max_sessions = max_sessions
         self.context_length = context_length
         self.draining = False
-        self.codes: Counter[SessionCode] = Counter()  # answers other than OK since the start
         self._sessions: dict[SessionKey, Session] = {}
         self._work: dict[SessionKey, Session] = {}  # sessions with rows or an ask, the longest waiting first
 
@@ -46,42 +43,42 @@ class SessionTable:
         session = self._sessions.get(key)
         if session is None:
             code = self._admit(key, opening, stream)
-            self._answer(stream, SessionReply(opening.session, code, 0), replies)
+            replies.add(stream, SessionReply(opening.session, code, 0))
             return
         session.stream = stream
-        self._answer(stream, session.reply(SessionCode.OK, 0), replies)
+        replies.add(stream, session.reply(SessionCode.OK, 0))
 
     def extend(self, target: int, number: int, ask: Ask, *, stream: int, replies: Replies) -> None:
         """One session's part of a round. A row past max_len closes the session with FULL."""
         session = self._sessions.get(SessionKey(target, number))
         if session is None:
-            self._answer(stream, SessionReply(number, SessionCode.UNKNOWN, 0, ask.round), replies)
+            replies.add(stream, SessionReply(number, SessionCode.UNKNOWN, 0, ask.round))
             return
-        if ask.base_len + len(ask.rows) > session.max_len:
-            self._answer(stream, session.reply(SessionCode.FULL, ask.round), replies)
+        if ask.stop > session.max_len:
+            replies.add(stream, SessionReply(number, SessionCode.FULL, 0, ask.round))
             self._close(session, replies)
             return
         reply = session.extend(ask)
         if reply is not None:
-            self._answer(stream, reply, replies)
+            replies.add(stream, reply)
         self._note_work(session)
 
     def sync(self, message: SyncMessage, rows: Rows, replies: Replies) -> None:
         """Bulk rows, which may close the gap before a parked ask."""
         session = self._sessions.get(SessionKey(message.target, message.session))
         if session is None:
-            self._answer_sync(SyncReply(message.ticket, message.session, SessionCode.UNKNOWN, 0), replies)
+            replies.syncs.append(SyncReply(message.ticket, message.session, SessionCode.UNKNOWN, 0))
             return
         held = session.arrived_len
         if message.base_len + len(rows) > session.max_len:
-            self._answer_sync(SyncReply(message.ticket, message.session, SessionCode.FULL, held), replies)
+            replies.syncs.append(SyncReply(message.ticket, message.session, SessionCode.FULL, 0))
             self._close(session, replies)
         elif not session.sync(message.base_len, rows, message.ticket):
-            self._answer_sync(SyncReply(message.ticket, message.session, SessionCode.LENGTH_DIFFERS, held), replies)
+            replies.syncs.append(SyncReply(message.ticket, message.session, SessionCode.LENGTH_DIFFERS, held))
         else:
             reply = session.unpark()
             if reply is not None:
-                self._answer(session.stream, reply, replies)
+                replies.add(session.stream, reply)
             self._note_work(session)
 
     def release(self, target: int, number: int, replies: Replies) -> None:
@@ -96,7 +93,7 @@ class SessionTable:
             self._close(session, replies)
 
     def settle(self, session: Session) -> None:
-        """To be called after a step's commit: who still has work goes to the end of the line if it was answered."""
+        """To be called after a session's commit. Who has more work keeps its place in the line."""
         if not session.has_work:
             self._work.pop(session.key, None)
 
@@ -131,13 +128,4 @@ class SessionTable:
         self._work.pop(session.key, None)
         session.table.close()
         for ticket in session.queue.tickets():
-            self._answer_sync(SyncReply(ticket, session.key.session, SessionCode.UNKNOWN, 0), replies)
-
-    def _answer(self, stream: int, reply: SessionReply, replies: Replies) -> None:
-        if reply.code is not SessionCode.OK:
-            self.codes[reply.code] += 1
-        replies.add(stream, reply)
-
-    def _answer_sync(self, reply: SyncReply, replies: Replies) -> None:
-        self.codes[reply.code] += 1
-        replies.syncs.append(reply)
+            replies.syncs.append(SyncReply(ticket, session.key.session, SessionCode.UNKNOWN, 0))

@@ -40,10 +40,11 @@ def serve(tiny: TinyDraft) -> Callable[..., contextlib.AbstractAsyncContextManag
     @contextlib.asynccontextmanager
     async def serving(**changes: object) -> AsyncIterator[Running]:
         draft = LoadedDraft.load(tiny.config(**changes))
-        service = DraftService(draft, registry=CollectorRegistry())
+        registry = CollectorRegistry()
+        service = DraftService(draft, registry=registry)
         port = await service.start()
         async with open_channel(f"127.0.0.1:{port}") as channel:
-            yield Running(service, draft, channel)
+            yield Running(service, draft, registry, channel)
         await service.close()
         draft.engine.table.check()
 

@@ -92,15 +92,21 @@ async def test_the_process_says_when_it_is_ready_and_drains_on_sigterm(tiny: Tin
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().split()
-    assert line[0] == "ready"
-    async with open_channel(line[1]) as channel:
-        info = await draft_pb2_grpc.DraftServiceStub(channel).GetInfo(draft_pb2.DraftServiceGetInfoRequest())
-        assert info.info.service == "draft"
-    process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), 60) == 0
-    assert (await process.stdout.read()) == b""
-    assert b"Traceback" not in await process.stderr.read()
+    try:
+        line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().split()
+        assert line[:1] == ["ready"], await process.stderr.read()
+        async with open_channel(line[1]) as channel:
+            info = await draft_pb2_grpc.DraftServiceStub(channel).GetInfo(draft_pb2.DraftServiceGetInfoRequest())
+            assert info.info.service == "draft"
+        process.send_signal(signal.SIGTERM)
+        status = await asyncio.wait_for(process.wait(), 60)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    log = (await process.stderr.read()).decode()
+    assert status == 0, log
+    assert "Traceback" not in log
+    assert await process.stdout.read() == b""
 
 
 def test_a_missing_head_ends_the_process_with_a_message(tiny: TinyDraft) -> None:
@@ -136,9 +142,16 @@ def test_a_flag_out_of_its_range_is_refused_by_name(tiny: TinyDraft, flags: dict
 
 @pytest.mark.parametrize(
     ("flags", "says"),
-    [({"max_total_tokens": 40}, "10 KV pages"), ({"context_length": 1000}, "--context-length is 1000")],
+    [
+        ({"max_total_tokens": 40}, "10 KV pages"),
+        ({"context_length": 1000}, "--context-length is 1000"),
+        ({"device": "abacus"}, "--device abacus"),
+        ({"device": "cuda", "kernel_backend": "cpu"}, "does not run on cuda"),
+    ],
 )
-async def test_a_pool_or_context_that_cannot_be_is_refused(serve: Serve, flags: dict[str, object], says: str) -> None:
+async def test_settings_that_fit_no_machine_or_model_are_refused(
+    serve: Serve, flags: dict[str, object], says: str
+) -> None:
     with pytest.raises(ConfigError, match=says):
         async with serve(**flags):
             pass

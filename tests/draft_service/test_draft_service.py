@@ -290,3 +290,24 @@ async def test_sampling_travels_with_the_open(serve: Serve) -> None:
         assert (await target.status(1)).code == SessionCode.OK
         tree = await target.ask(1, 1, random_prompt(5))
         assert tree.num_nodes > 1
+
+
+async def test_refusals_rows_and_trees_are_counted(serve: Serve) -> None:
+    async with serve(max_running_requests=1) as running:
+        target, sync = await running.connect(), await running.sync()
+        await target.send(open=[(1, 64), (2, 64)])
+        await target.status(2)
+        await sync.write(sync_rows(1, 0, random_prompt(6)))
+        await sync.read()
+        tree = await target.ask(1, 1, random_prompt(9), base_len=6)
+
+        def count(name: str, **labels: str) -> float | None:
+            return running.registry.get_sample_value(f"paceline_draft_{name}", labels)
+
+        assert count("replies_total", kind="open", code="full") == 1
+        assert count("replies_total", kind="round", code="ok") == 1
+        assert count("rows_total", kind="bulk") == 6
+        assert count("rows_total", kind="round") == 3
+        assert count("trees_total") == 1
+        assert count("tree_nodes_total") == tree.num_nodes
+        assert count("sessions") == 1

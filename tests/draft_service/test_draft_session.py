@@ -179,3 +179,27 @@ def test_bulk_rows_that_do_not_join_up_are_refused() -> None:
     assert s.sync(0, rows(0, 2), ticket=2)
     assert not s.sync(0, rows(0, 2), ticket=3)
     assert s.take(100).tickets == (2,)
+
+
+def test_a_tree_stands_where_it_was_asked_for_though_bulk_rows_came_behind() -> None:
+    s = session()
+    s.extend(ask(1, 0, 5))
+    assert s.sync(5, rows(5, 3), ticket=1)
+    reply = s.commit(s.take(100), DraftTree.single(4))
+    assert reply is not None
+    assert (reply.round, reply.committed_len) == (1, 5)
+    assert s.take(100).rows.tokens.tolist() == [5, 6, 7]
+
+
+def test_a_tree_without_new_rows_stands_where_it_was_asked_for_too() -> None:
+    s = session()
+    s.extend(ask(1, 0, 5))
+    serve(s)
+    s.extend(ask(2, 5, 0))
+    s.sync(5, rows(5, 3), ticket=1)
+    work = s.take(100)
+    assert work.base_len == 4
+    reply = s.commit(work, DraftTree.single(4))
+    assert reply is not None
+    assert (reply.round, reply.committed_len) == (2, 5)
+    assert s.has_work

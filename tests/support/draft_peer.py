@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import grpc
 import numpy as np
 import torch
+from prometheus_client import CollectorRegistry
 
 from draft_service.service import DraftService, LoadedDraft
 from engine.wire import to_raw
@@ -128,6 +129,7 @@ class Running:
 
     service: DraftService
     draft: LoadedDraft
+    registry: CollectorRegistry
     channel: grpc.aio.Channel
 
     @property
