@@ -13,7 +13,10 @@ from kernels.reference.ops import ReferenceOps
 class CpuOps(ReferenceOps):
     """Fulfils ``kernels.ops.Ops`` on the CPU, in bf16 and fp32.
 
-    Every op's result for a row depends on that row alone, bit for bit. Without the extension it is ReferenceOps.
+    Every op's result for a row depends on that row alone, bit for bit: a tree's node gets the logits of a plain step.
+    So no product is left to torch, whatever the number of rows: ``python -m bench.cpu_linear`` on two cores of an AMD
+    EPYC 7003 (AVX2), bf16, torch against C: 6 rows 90 and 22 ms, 16 rows 245 and 39 ms, 64 rows 954 and 141 ms; fp32,
+    64 rows: 182 and 128 ms. Without the extension this is ReferenceOps.
     """
 
     name = "cpu"
