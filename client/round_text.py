@@ -88,21 +88,29 @@ def _walks(output: verify_pb2.VerifyOutput, num_nodes: np.ndarray) -> list[tuple
 
 
 def _extend_lines(extend: verify_pb2.ExtendInput, vocabulary: Vocabulary) -> list[str]:
-    lines = [f"extend_input: {len(extend.session)} session(s), {len(extend.verified_id)} rows"]
+    """The columns of the proposal are the draft's alone; those of the KV may be left out."""
+    size, num_rows = len(extend.session), len(extend.verified_id)
+    columns = (extend.round, extend.base_committed_len, extend.num_tokens_per_req)
+    optional = (extend.num_tokens_for_logprob_per_req, extend.num_steps, extend.eagle_topk, extend.num_draft_tokens)
+    fits = all(len(column) == size for column in columns) and all(len(column) in (0, size) for column in optional)
+    if not fits or sum(extend.num_tokens_per_req) != num_rows or len(extend.kv_indptr) not in (0, size + 1):
+        raise WireError(f"extend_input does not fit together: its columns differ in length for {size} sessions")
+    lines = [f"extend_input: {size} session(s), {num_rows} rows"]
     first = 0
     for i, session in enumerate(extend.session):
-        num_rows, base = extend.num_tokens_per_req[i], extend.base_committed_len[i]
-        line = f"session {session}, round {extend.round[i]}: {num_rows} rows from position {base} on"
-        if extend.num_tokens_for_logprob_per_req[i]:
+        stop = first + extend.num_tokens_per_req[i]
+        line = f"session {session}, round {extend.round[i]}: {stop - first} rows "
+        line += f"from position {extend.base_committed_len[i]} on"
+        if all(optional) and extend.num_tokens_for_logprob_per_req[i]:
             shape = (extend.num_steps[i], extend.eagle_topk[i], extend.num_draft_tokens[i])
             line += f", asks for a tree of {shape}"
         lines.append(line)
-        tokens = extend.verified_id[first : first + num_rows]
+        tokens = extend.verified_id[first:stop]
         lines.append("  verified_id: " + _shown(tokens, vocabulary))
         if extend.kv_indptr:
-            start, stop = extend.kv_indptr[i], extend.kv_indptr[i + 1]
-            lines.append(f"  kv_indptr {start}..{stop}  kv_indices {slot_ranges(extend.kv_indices[start:stop])}")
-        first += num_rows
+            begin, end = extend.kv_indptr[i], extend.kv_indptr[i + 1]
+            lines.append(f"  kv_indptr {begin}..{end}  kv_indices {slot_ranges(extend.kv_indices[begin:end])}")
+        first = stop
     return lines
 
 

@@ -95,6 +95,13 @@ def test_a_drafts_round_has_trees_without_a_walk():
     assert "*" not in text
 
 
+def test_a_round_without_a_proposals_columns_is_shown_without_its_shape():
+    view = target_view()
+    for name in ("num_tokens_for_logprob_per_req", "num_steps", "eagle_topk", "num_draft_tokens", "kv_indptr"):
+        view.extend_input.ClearField(name)
+    assert "session 7, round 4: 3 rows from position 20 on\n" in round_text(view, NUMBERS)
+
+
 def test_a_service_without_a_round_says_so():
     assert round_text(verify_pb2.RoundView(), NUMBERS) == "no round yet"
 
@@ -103,6 +110,10 @@ def test_a_view_whose_parts_disagree_is_refused():
     view = target_view()
     view.verify_output.accepted_indices.pop()
     with pytest.raises(WireError, match="verify_output"):
+        round_text(view, NUMBERS)
+    view = target_view()
+    view.extend_input.num_tokens_per_req[0] = 4
+    with pytest.raises(WireError, match="extend_input"):
         round_text(view, NUMBERS)
 
 
