@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from paceline.types import TreeShape
 from target_service.draft_orders import DraftOrders, OpenOrder
 from target_service.draft_rows import MAX_SYNC_INFLIGHT, RowSender
 from target_service.draft_session import DraftSession, TreeVerdict
+from target_service.draft_state import DraftState
 from target_service.events import (
     LinkDown,
     LinkEpoch,
@@ -36,20 +37,6 @@ class Asking:
     now_s: float
     deadline_s: float  # how long a tree may take
     num_decoding: int  # requests past their prompt, by which a decision's rung is chosen
-
-
-@dataclass(slots=True)
-class DraftState:
-    """One draft as the engine thread sees it."""
-
-    epoch: int = 0
-    connected: bool = False
-    draining: bool = False
-    sessions: dict[int, Sequence] = field(default_factory=dict)
-    sync_inflight: int = 0
-    heard_at_s: float = 0.0  # when it answered last
-    synced_at_s: float = 0.0  # when rows last went by Sync
-    open_after_s: float = 0.0  # no session is opened before
 
 
 class DraftDesk:
@@ -101,6 +88,7 @@ class DraftDesk:
 
     def advance(self, sequences: Iterable[Sequence], asking: Asking) -> None:
         """Orders the rows that are due, and a tree for each request that has none and may speculate."""
+        worth_asking: dict[str, bool] = {}
         for seq in sequences:
             self.attach(seq, asking.now_s)
             session = seq.draft
@@ -108,6 +96,10 @@ class DraftDesk:
                 continue
             state = self.drafts[session.address]
             shape = self._shape(seq, asking.num_decoding)
+            if shape is not None:
+                if session.address not in worth_asking:
+                    worth_asking[session.address] = state.patience.may_ask()
+                shape = shape if worth_asking[session.address] else None
             free = MAX_SYNC_INFLIGHT - state.sync_inflight
             syncs = self._rows.due_by_sync(seq, session, proposes=shape is not None, num_free=free)
             if syncs:
@@ -136,12 +128,7 @@ class DraftDesk:
     def on_link_up(self, event: LinkUp, now_s: float) -> None:
         """Requests get their sessions in the next ``advance``."""
         state = self.drafts.setdefault(event.at.draft, DraftState())
-        state.epoch = event.at.epoch
-        state.connected = True
-        state.draining = False
-        state.sync_inflight = 0
-        state.heard_at_s = now_s
-        state.open_after_s = now_s
+        state.connect(event.at.epoch, now_s)
 
     def on_link_down(self, event: LinkDown) -> None:
         """Its requests go on without; one log line and one count a loss."""
@@ -173,6 +160,8 @@ class DraftDesk:
                 continue
             verdict = seq.draft.on_tree(arrived, committed_len=seq.committed_len, root_token=seq.root_token)
             self._metrics.tree(verdict)
+            if verdict is not TreeVerdict.WRONG:
+                state.patience.note(in_time=verdict is TreeVerdict.USED)
 
     def on_answers(self, event: SessionsAnswered, now_s: float) -> None:
         state = self._living(event.at)
@@ -208,12 +197,12 @@ class DraftDesk:
                 continue
             silent = now_s - state.heard_at_s > self._timeout_s
             late_sync = state.sync_inflight > 0 and now_s - state.synced_at_s > self._timeout_s
-            if silent and (late_sync or self._overdue(state, now_s - self._timeout_s)):
+            if silent and (late_sync or state.overdue(now_s - self._timeout_s)):
                 self._orders_of(address).reset = f"no answer for {self._timeout_s:g} s"
                 self._drop_sessions(state)
                 state.connected = False
             else:
-                for seq in self._overdue(state, now_s - 2 * self._timeout_s):
+                for seq in state.overdue(now_s - 2 * self._timeout_s):
                     self.detach(seq)
 
     def _on_answer(self, state: DraftState, seq: Sequence, answer: SessionAnswer, now_s: float) -> None:
@@ -242,13 +231,6 @@ class DraftDesk:
             return shape
         nodes = min(shape.num_draft_tokens, TreeShape.max_nodes(room, shape.eagle_topk))
         return TreeShape(room, shape.eagle_topk, nodes)
-
-    def _overdue(self, state: DraftState, asked_before_s: float) -> list[Sequence]:
-        """Requests whose ask is unanswered and older than that."""
-        sessions = state.sessions.values()
-        return [
-            s for s in sessions if s.draft is not None and s.draft.is_asking and s.draft.asked_at_s < asked_before_s
-        ]
 
     def _living(self, at: LinkEpoch) -> DraftState | None:
         """The draft's state, unless the connection that the event came by is over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ HELLO_TIMEOUT_S = 5.0
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 2.0
 MISFIT_RETRY_S = 5.0  # for a draft that answers, but wrongly: a restart may mend it
+
+_log = logging.getLogger(__name__)
 
 ResponseT = TypeVar("ResponseT")
 
@@ -63,6 +66,7 @@ class DraftLink:
         self._has_syncs = asyncio.Event()
         self._has_reset: asyncio.Future[str] | None = None
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"draft link {address}")
+        self._task.add_done_callback(_report_bug)
 
     def send(self, orders: DraftOrders) -> None:
         """Never blocks; what the draft has not taken is merged into one message."""
@@ -174,6 +178,12 @@ class DraftLink:
     async def _await_reset(self) -> None:
         assert self._has_reset is not None
         raise LinkLostError(LossReason.HUNG, await self._has_reset)
+
+
+def _report_bug(task: asyncio.Task[None]) -> None:
+    """A link ends by ``close`` alone."""
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("%s ended by a bug; its draft is not used any more", task.get_name(), exc_info=task.exception())
 
 
 def _message(response: Any) -> Any:

@@ -26,10 +26,20 @@ CHAIN, TREE = TreeShape(5, 1, 6), TreeShape(4, 3, 10)
 LONG = SamplingParams(max_tokens=40, ignore_eos=True)
 
 
-@pytest.mark.parametrize("shape", [CHAIN, TREE, TreeShape(1, 1, 2), TreeShape(1, 4, 5), TreeShape(5, 8, 64)], ids=str)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("shape", "temperature"),
+    [
+        (CHAIN, 0.0),
+        (TREE, 0.0),
+        (TREE, 1.0),
+        (TreeShape(1, 1, 2), 0.0),
+        (TreeShape(1, 4, 5), 1.0),
+        (TreeShape(5, 8, 64), 0.0),
+    ],
+    ids=str,
+)
 def test_a_real_heads_trees_change_no_token(loop, head_draft, shape, temperature):
-    params = dataclasses.replace(LONG, temperature=temperature, seed=9)
+    params = dataclasses.replace(LONG, max_tokens=24, temperature=temperature, seed=9)
     prompts = [random_prompt(n, seed=n) for n in (1, 16, 21)]
     plain = [loop.generate(prompt, params) for prompt in prompts]
     outputs = [loop.submit(50 + i, p, params=params, decision=always(shape)) for i, p in enumerate(prompts)]
@@ -270,10 +280,11 @@ def test_a_ladder_turns_speculation_off_for_a_burst(loop, head_draft):
 
 
 def test_a_prompt_of_exactly_one_chunk_and_of_whole_pages(loop, head_draft):
+    params = dataclasses.replace(LONG, max_tokens=12)
     for prompt_len in (16, 4, 8, 32):
         prompt = random_prompt(prompt_len)
-        plain = loop.generate(prompt, LONG)
-        output = loop.submit(1000 + prompt_len, prompt, params=LONG, decision=always(TREE))
+        plain = loop.generate(prompt, params)
+        output = loop.submit(1000 + prompt_len, prompt, params=params, decision=always(TREE))
         head_draft.run()
         assert output.tokens == plain
 
@@ -375,9 +386,9 @@ def test_a_connection_without_an_answer_for_the_timeout_is_given_up(loop, head_d
     assert loop.metric("paceline_target_draft_losses_total", draft=DRAFT, reason="hung") == 1
 
 
-def test_two_hundred_speculating_requests_with_random_cancels_return_pages_and_sessions(loop, head_draft):
+def test_a_hundred_speculating_requests_with_random_cancels_return_pages_and_sessions(loop, head_draft):
     rng = np.random.default_rng(1)
-    for number in range(200):
+    for number in range(100):
         params = SamplingParams(max_tokens=int(rng.integers(1, 8)), ignore_eos=True)
         prompt = random_prompt(int(rng.integers(1, 30)), seed=number)
         loop.submit(number, prompt, params=params, decision=always(TREE))

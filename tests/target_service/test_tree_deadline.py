@@ -3,6 +3,7 @@
 import pytest
 
 from target_service.deadline import MIN_ROUNDS, StepTimes, TreeDeadline
+from target_service.patience import Patience
 from target_service.speculation_stats import AcceptanceWindow, RequestStats
 
 
@@ -54,3 +55,29 @@ def test_a_requests_stats_leave_one_node_rounds_out_of_the_speculative_ones():
     stats.count(num_nodes=6, accept_length=1, late=False)
     assert (stats.rounds, stats.speculative_rounds, stats.late_rounds) == (3, 2, 1)
     assert (stats.accepted_drafts, stats.proposed_drafts, stats.accepted_by_depth) == (4, 20, [2, 1, 1])
+
+
+def test_a_draft_in_time_is_always_asked():
+    patience = Patience()
+    for _ in range(50):
+        assert patience.may_ask()
+        patience.note(in_time=True)
+
+
+def test_a_draft_that_is_always_late_is_asked_now_and_then():
+    patience = Patience()
+    asked = 0
+    for _ in range(100):
+        if patience.may_ask():
+            asked += 1
+            patience.note(in_time=False)
+    assert asked == 4 + 96 // 8
+
+
+def test_a_draft_that_has_caught_up_is_asked_again():
+    patience = Patience()
+    for _ in range(4):
+        patience.note(in_time=False)
+    assert not patience.may_ask()
+    patience.note(in_time=True)
+    assert patience.may_ask()

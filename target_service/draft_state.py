@@ -1,0 +1,38 @@
+"""DraftState: one draft as the engine thread sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from target_service.patience import Patience
+from target_service.sequence import Sequence
+
+
+@dataclass(slots=True)
+class DraftState:
+    """Engine thread only. Sessions live as long as the connection of ``epoch``."""
+
+    epoch: int = 0
+    connected: bool = False
+    draining: bool = False
+    sessions: dict[int, Sequence] = field(default_factory=dict)
+    sync_inflight: int = 0
+    heard_at_s: float = 0.0  # when it answered last
+    synced_at_s: float = 0.0  # when rows last went by Sync
+    open_after_s: float = 0.0  # no session is opened before
+    patience: Patience = field(default_factory=Patience)
+
+    def connect(self, epoch: int, now_s: float) -> None:
+        """A new connection: nothing is under way on it, and what the last one was like counts no more."""
+        self.epoch = epoch
+        self.connected = True
+        self.draining = False
+        self.sync_inflight = 0
+        self.heard_at_s = now_s
+        self.open_after_s = now_s
+        self.patience = Patience()
+
+    def overdue(self, asked_before_s: float) -> list[Sequence]:
+        """Requests whose ask is unanswered and older than that."""
+        drafted = [(seq, seq.draft) for seq in self.sessions.values()]
+        return [seq for seq, s in drafted if s is not None and s.is_asking and s.asked_at_s < asked_before_s]

@@ -1,0 +1,38 @@
+"""Patience: whether a draft's trees come in time often enough to be waited for."""
+
+from __future__ import annotations
+
+_SMOOTHING = 0.2
+_LEAST_SHARE = 0.5  # below it a wait costs more than the trees give back: a late one cost the whole deadline
+_PROBE_EVERY = 8  # batches of asks left out between two that try again
+
+
+class Patience:
+    """Counts the asks of one draft. Pure.
+
+    A tree that always comes just past the deadline would halve the speed of plain decoding: each round would wait
+    in full and verify one node. So a draft that is late most of the time is asked only now and then, until it
+    has caught up.
+    """
+
+    def __init__(self) -> None:
+        self._in_time = 1.0  # share of the asks, exponential average
+        self._left_out = 0
+
+    @property
+    def is_lost(self) -> bool:
+        return self._in_time < _LEAST_SHARE
+
+    def may_ask(self) -> bool:
+        """Whether the next batch of asks is worth a wait. Counts the call."""
+        if not self.is_lost:
+            return True
+        self._left_out += 1
+        if self._left_out < _PROBE_EVERY:
+            return False
+        self._left_out = 0
+        return True
+
+    def note(self, *, in_time: bool) -> None:
+        """The outcome of one ask."""
+        self._in_time += _SMOOTHING * (in_time - self._in_time)
