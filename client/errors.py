@@ -46,6 +46,7 @@ _ERRORS: dict[grpc.StatusCode, type[PacelineError]] = {
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
 }
 _NOT_CONNECTED = "failed to connect"
+_BROKEN = ("Socket closed", "Stream removed", "Connection reset", "GOAWAY")  # gRPC's own words, not the service's
 
 
 @contextlib.contextmanager
@@ -63,6 +64,8 @@ def error_from_status(error: grpc.RpcError, address: str) -> PacelineError:
     kind = _ERRORS.get(code, ServiceFailureError)
     if code == grpc.StatusCode.UNAVAILABLE and _NOT_CONNECTED in details:
         return kind(f"nothing answers at {address}: start it (paceline serve) or name the right address")
+    if code == grpc.StatusCode.UNAVAILABLE and any(words in details for words in _BROKEN):
+        return kind(f"the connection to {address} broke ({details}): see whether it still runs")
     if kind is ServiceFailureError:
         return kind(f"{address} answered {code.name}: {details or 'no message'}; look into its log")
     return kind(details or f"{address} answered {code.name}")

@@ -18,6 +18,7 @@ from client import (
     Sampling,
     ServiceFailureError,
 )
+from client.errors import error_from_status
 from paceline.errors import (
     CapacityError,
     InvalidInputError,
@@ -132,6 +133,22 @@ async def test_a_status_becomes_a_typed_error_with_the_services_message(router, 
     async with AsyncPacelineClient(router.address) as client:
         with pytest.raises(kind, match="top_p is 7"):
             await client.generate("x").result()
+
+
+class Broken(grpc.RpcError):
+    """As gRPC reports a peer that was killed."""
+
+    def code(self):
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self):
+        return "Stream removed (Socket closed)"
+
+
+def test_a_router_that_dies_in_mid_answer_is_named():
+    error = error_from_status(Broken(), "127.0.0.1:7100")
+    assert isinstance(error, UnavailableError)
+    assert "the connection to 127.0.0.1:7100 broke" in str(error)
 
 
 async def test_an_address_where_nothing_answers_says_what_to_do():
