@@ -128,7 +128,7 @@ class HeadModel:
         """hidden: [rows, H] from ``forward`` -> [rows, draft vocabulary] fp32."""
         if not self.config.norm_output:
             hidden = self.ops.rms_norm(hidden, self._norm, self._eps)
-        return self.ops.linear(hidden, self._lm_head).float()
+        return self.ops.logits(hidden, self._lm_head)
 
     @torch.inference_mode()
     def target_ids(self, draft_ids: Tensor) -> Tensor:

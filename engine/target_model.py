@@ -169,8 +169,7 @@ class TargetModel:
         wanted = self._upload(logit_rows)
         last, added = residual.index_select(0, wanted), added.index_select(0, wanted)
         normed = self.ops.add_rms_norm(added, last, self._norm, self.config.rms_norm_eps)
-        logits = self._tp.gather_last_dim(self.ops.linear(normed, self._lm_head), self.config.vocab_size)
-        return None if logits is None else logits.float()
+        return self._tp.gather_last_dim(self.ops.logits(normed, self._lm_head), self.config.vocab_size)
 
     def _no_logits(self) -> Tensor | None:
         return torch.zeros(0, self.config.vocab_size, device=self.device) if self._tp.rank == 0 else None

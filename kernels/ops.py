@@ -98,7 +98,11 @@ class Ops(Protocol):
         ...
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x [rows, in] @ weight[out, in].T + bias -> [rows, out]. The one door of all matrix products."""
+        """x [rows, in] @ weight[out, in].T + bias -> [rows, out]. With ``logits``, the one door of all matrix products."""
+        ...
+
+    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x [rows, in] @ weight[out, in].T -> [rows, out] fp32, not rounded on the way where the backend can."""
         ...
 
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from kernels.cpu_ops.attention import CpuAttentionPlan
@@ -30,6 +31,11 @@ class CpuOps(ReferenceOps):
         if self._native is None:
             return super().linear(x, weight, bias)
         return self._native.linear(x, weight, bias)
+
+    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+        if self._native is None:
+            return super().logits(x, weight)
+        return self._native.linear(x, weight, out_dtype=torch.float32)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         if self._native is None:

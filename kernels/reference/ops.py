@@ -27,6 +27,9 @@ class ReferenceOps:
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return functional.linear(x, weight, bias)
 
+    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.linear(x, weight).float()
+
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
         return table.index_select(0, ids)
 

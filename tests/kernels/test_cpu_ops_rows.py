@@ -111,3 +111,13 @@ def test_many_rows_on_many_threads_equal_each_row_alone(ops: CpuOps, dtype: torc
     for row in range(0, 200, 37):
         assert torch.equal(ops.rms_norm(x[row : row + 1], weight, 1e-5), normed[row : row + 1])
         assert torch.equal(ops.silu_mul(x[row : row + 1]), gated[row : row + 1])
+
+
+def test_logits_are_not_rounded_to_the_weights_dtype(ops: CpuOps) -> None:
+    torch.manual_seed(8)
+    x, weight = torch.randn(3, 64).bfloat16(), torch.randn(257, 64).bfloat16()
+    exact = x.double() @ weight.double().T
+    logits = ops.logits(x, weight)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits.double(), exact, rtol=1e-5, atol=1e-5)
+    assert not torch.equal(logits, ops.linear(x, weight).float())
