@@ -6,7 +6,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -36,8 +35,12 @@ def main(argv: Sequence[str]) -> None:
         from target_service.loading import check_model  # imports torch, which reads the environment then
 
         check_model(config)
-        with closing(TpWorkers(config)) as workers:
+        workers = TpWorkers(config)
+        try:
             _run(config, workers.init_method)
+            workers.close()
+        finally:
+            workers.kill()
     except PacelineError as error:
         exit_with(error, prog=_PROG)
 

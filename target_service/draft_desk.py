@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paceline.types import TreeShape
 from target_service.draft_orders import DraftOrders, OpenOrder
 from target_service.draft_rows import MAX_SYNC_INFLIGHT, RowSender
 from target_service.draft_session import DraftSession, TreeVerdict
@@ -14,6 +13,7 @@ from target_service.draft_state import DraftState
 from target_service.events import (
     LinkDown,
     LinkEpoch,
+    LinkGone,
     LinkUp,
     RowsSynced,
     SessionAnswer,
@@ -23,7 +23,8 @@ from target_service.events import (
 )
 from target_service.load import DraftLoad
 from target_service.metrics import TargetMetrics
-from target_service.sequence import Phase, Sequence
+from target_service.sequence import Sequence
+from target_service.shape_now import shape_now
 
 REOPEN_DELAY_S = 1.0  # before a draft that refused or lost a session is asked for another
 
@@ -95,7 +96,7 @@ class DraftDesk:
             if session is None or not session.may_ask:
                 continue
             state = self.drafts[session.address]
-            shape = self._shape(seq, asking.num_decoding)
+            shape = shape_now(seq, num_decoding=asking.num_decoding, context_length=self._context_length)
             if shape is not None:
                 if session.address not in worth_asking:
                     worth_asking[session.address] = state.patience.may_ask()
@@ -146,6 +147,11 @@ class DraftDesk:
             event.message,
             num_sessions,
         )
+
+    def on_link_gone(self, event: LinkGone) -> None:
+        """Forgets the draft until a request names it again."""
+        state = self.drafts.pop(event.at.draft, None)
+        assert state is None or not state.sessions, "a link without a connection has sessions"
 
     def on_trees(self, event: TreesArrived, now_s: float) -> None:
         """Trees that do not fit what was asked are dropped and counted."""
@@ -220,17 +226,6 @@ class DraftDesk:
             state.draining |= answer.code is SessionCode.DRAINING
             state.open_after_s = now_s + REOPEN_DELAY_S
             self._metrics.session_refused(answer.code)
-
-    def _shape(self, seq: Sequence, num_decoding: int) -> TreeShape | None:
-        """The decision's shape, less what the context or the last token to come leaves no room for."""
-        if seq.phase is Phase.PREFILL or seq.num_tokens + 1 >= seq.limit:
-            return None
-        shape = seq.decision.shape_for(num_decoding)
-        room = self._context_length - 1 - seq.committed_len
-        if shape is None or shape.num_steps <= room:
-            return shape
-        nodes = min(shape.num_draft_tokens, TreeShape.max_nodes(room, shape.eagle_topk))
-        return TreeShape(room, shape.eagle_topk, nodes)
 
     def _living(self, at: LinkEpoch) -> DraftState | None:
         """The draft's state, unless the connection that the event came by is over."""

@@ -16,11 +16,12 @@ from paceline.rpc import open_channel
 from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
 from target_service.draft_messages import decode_status, decode_synced, decode_trees, encode_orders, encode_sync
 from target_service.draft_orders import DraftOrders, SyncOrder
-from target_service.events import Event, LinkDown, LinkEpoch, LinkUp, LossReason
+from target_service.events import Event, LinkDown, LinkEpoch, LinkGone, LinkUp, LossReason
 
 HELLO_TIMEOUT_S = 5.0
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 2.0
+GIVE_UP_S = 120.0  # without a connection: the draft has moved, or nobody names it any more
 MISFIT_RETRY_S = 5.0  # for a draft that answers, but wrongly: a restart may mend it
 
 _log = logging.getLogger(__name__)
@@ -51,11 +52,14 @@ class DraftLink:
     """Event loop only. Connects, and connects again after a loss with growing pauses, until ``close``.
 
     Each connection has an epoch; LinkUp and LinkDown report it, and orders of another epoch are dropped. A loss
-    that repeats with the same reason before a connection worked is reported once.
+    that repeats with the same reason before a connection worked is reported once. A link that cannot connect for
+    GIVE_UP_S ends with LinkGone.
     """
 
     def __init__(self, address: str, identity: LinkIdentity, put: Callable[[Event], None]) -> None:
         self.address = address
+        self.is_gone = False
+        self._clock = asyncio.get_running_loop().time
         self._identity = identity
         self._put = put
         self._epoch = 0
@@ -87,18 +91,22 @@ class DraftLink:
     async def _run(self) -> None:
         retry_s = FIRST_RETRY_S
         reported: LossReason | None = None
-        while True:
+        worked_at_s = self._clock()
+        while self._clock() - worked_at_s < GIVE_UP_S:
             self._epoch += 1
             try:
                 await self._serve_connection()
             except LinkLostError as lost:
                 worked, self._connected = self._connected, False
+                worked_at_s = self._clock() if worked else worked_at_s
                 if worked or lost.reason is not reported:
                     self._put(LinkDown(LinkEpoch(self.address, self._epoch), lost.reason, str(lost)))
                     reported = lost.reason
                 misfit = lost.reason in (LossReason.MISMATCH, LossReason.GARBAGE)
                 retry_s = MISFIT_RETRY_S if misfit else FIRST_RETRY_S if worked else min(2 * retry_s, LAST_RETRY_S)
             await asyncio.sleep(retry_s)
+        self.is_gone = True
+        self._put(LinkGone(LinkEpoch(self.address, self._epoch)))
 
     async def _serve_connection(self) -> None:
         """Raises LinkLostError, always."""

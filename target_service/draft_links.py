@@ -19,9 +19,9 @@ class DraftLinks:
         self._links: dict[str, DraftLink] = {}
 
     def send(self, address: str, orders: DraftOrders) -> None:
-        """Opens the link where it is new."""
+        """Opens the link where it is new, or had given up."""
         link = self._links.get(address)
-        if link is None:
+        if link is None or link.is_gone:
             link = self._links[address] = DraftLink(address, self._identity, self._put)
         link.send(orders)
 

@@ -16,6 +16,7 @@ from target_service.events import (
     DrainStarted,
     Event,
     LinkDown,
+    LinkGone,
     LinkUp,
     PolicySet,
     Refused,
@@ -219,6 +220,8 @@ class EngineLoop:
                 drafts.on_link_up(event, now_s)
             case LinkDown():
                 drafts.on_link_down(event)
+            case LinkGone():
+                drafts.on_link_gone(event)
             case DrainStarted():
                 requests.draining = True
             case DrainEnded():

@@ -104,6 +104,13 @@ class LinkDown:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkGone:
+    """The link has given up; a new one is made once a request names the draft."""
+
+    at: LinkEpoch
+
+
+@dataclass(frozen=True, slots=True)
 class TreesArrived:
     at: LinkEpoch
     sessions: list[int]
@@ -157,6 +164,7 @@ Event = (
     | Stopped
     | LinkUp
     | LinkDown
+    | LinkGone
     | TreesArrived
     | SessionsAnswered
     | RowsSynced

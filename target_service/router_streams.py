@@ -75,7 +75,7 @@ class RouterStreams:
             if stream is not None:
                 stream.push(batch)
 
-    def end_all(self) -> None:
-        """Every stream ends once what is pending was taken."""
+    def end_all(self, error: Exception | None = None) -> None:
+        """Every stream ends once what is pending was taken, with the error's status if there is one."""
         for stream in self._streams.values():
-            stream.end()
+            stream.end(error)

@@ -99,7 +99,7 @@ def make_parts(
 class TargetService:
     """Serves a loaded target. Made and used on the event loop; ``start``, then ``drain`` and ``close``.
 
-    failed: set with the error that ended the engine thread.
+    failed: set with the error that ended the engine thread; ``close`` then ends every stream with it.
     """
 
     def __init__(self, target: LoadedTarget) -> None:
@@ -143,12 +143,18 @@ class TargetService:
 
     async def close(self) -> None:
         """Ends the streams, the links, the server and the engine thread."""
-        self._front.streams.end_all()
+        self._front.streams.end_all(self._failure)
         await self._rpc.stop(_STOP_GRACE_S)
         await self._links.close()
         self._mailbox.put(Stopped())
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
+
+    @property
+    def _failure(self) -> PacelineError | None:
+        error = self.failed.exception() if self.failed.done() else None
+        assert error is None or isinstance(error, PacelineError)
+        return error
 
     async def _drained_within(self, timeout_s: float) -> bool:
         drained = asyncio.create_task(self._front.drained.wait())

@@ -5,7 +5,6 @@ Ends when rank 0 sends an empty plan, and at once when its standard input closes
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -18,7 +17,7 @@ from paceline.logs import set_up_logging
 from target_service.config import TargetConfig, set_thread_environment
 
 _ORPHANED = 1
-_log = logging.getLogger("target_service.tp_worker")
+_STDIN = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,8 @@ def _follow(config: TargetConfig, rank: RankConfig) -> None:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    while os.read(_STDIN, 1):  # not sys.stdin: its lock would be held when the interpreter ends
+        pass
     os._exit(_ORPHANED)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import subprocess
@@ -18,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class TpWorkers:
-    """Starts ranks 1 to tp_size - 1 at once. Owns them until ``close``.
+    """Starts ranks 1 to tp_size - 1 at once. Owns them until ``close`` or ``kill``.
 
     A rank that ends before that takes this process down with its exit code: the group cannot go on without it, and
     torch would wait for it for ever. A worker reads the end of its standard input as rank 0's death, so none outlives
@@ -35,13 +36,17 @@ class TpWorkers:
 
     def close(self) -> None:
         """After rank 0's last plan: waits for the ranks, and kills what does not end."""
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STOP_TIMEOUT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the ranks at once; for those that wait for a plan that will not come."""
         self._closing = True
         for process in self._processes:
-            try:
-                process.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
             assert process.stdin is not None
             process.stdin.close()
         self._folder.cleanup()
@@ -53,7 +58,7 @@ class TpWorkers:
 
     def _watch(self, rank: int, process: subprocess.Popen[bytes]) -> None:
         code = process.wait()
-        if self._closing:
+        if self._closing or code == 0:  # rank 0 told it to end
             return
         _log.error("rank %d ended with code %d; the target ends, too", rank, code)
         self._folder.cleanup()

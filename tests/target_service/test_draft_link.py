@@ -14,7 +14,7 @@ from paceline.types import SamplingParams, TreeShape
 from paceline.v1 import common_pb2, draft_pb2, target_pb2, verify_pb2
 from target_service.draft_link import DraftLink, LinkIdentity
 from target_service.draft_orders import DraftOrders, OpenOrder
-from target_service.events import LinkDown, LinkUp, LossReason, SessionCode, SessionsAnswered, TreesArrived
+from target_service.events import LinkDown, LinkGone, LinkUp, LossReason, SessionCode, SessionsAnswered, TreesArrived
 from tests.support.target_peer import submission
 from tests.support.tiny_target import always, random_prompt
 
@@ -197,6 +197,16 @@ async def test_an_unreachable_draft_is_reported_once_and_used_when_it_comes():
             assert isinstance(await next_event(), LinkUp)
         lost = await next_event()
         assert (type(lost), lost.reason) == (LinkDown, LossReason.UNREACHABLE)
+
+
+async def test_a_link_that_cannot_connect_gives_up(monkeypatch):
+    monkeypatch.setattr("target_service.draft_link.GIVE_UP_S", 0.05)
+    async with scripted(ScriptedDraft()) as address:
+        pass
+    async with linked(address) as (link, next_event):
+        assert isinstance(await next_event(), LinkDown)
+        assert isinstance(await next_event(), LinkGone)
+        assert link.is_gone
 
 
 async def test_a_reset_ends_the_connection_as_hung():

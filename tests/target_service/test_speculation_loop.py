@@ -11,6 +11,7 @@ from target_service.draft_session import ArrivedTree
 from target_service.events import (
     Cancelled,
     LinkEpoch,
+    LinkGone,
     LossReason,
     RowsSynced,
     SessionAnswer,
@@ -240,6 +241,20 @@ def test_a_lost_draft_changes_no_token_and_is_used_again_when_it_is_back(loop, h
     assert output.tokens == plain
     assert loop.metric("vllm:spec_decode_num_drafts_total") > before
     loop.check_all_pages_free()
+
+
+def test_a_draft_whose_link_gave_up_is_linked_again_when_it_is_named(loop, head_draft):
+    loop.turn()
+    head_draft.lose()
+    loop.put(LinkGone(head_draft.at))
+    loop.turn()
+    assert not loop.parts.drafts.drafts
+    loop.submit(50, random_prompt(5), params=LONG, decision=always(TREE))
+    loop.turn()
+    assert any(DRAFT in emission.orders for emission in loop.emissions), "an order for a new address wants a link"
+    head_draft.connect()
+    head_draft.run()
+    assert head_draft.asks
 
 
 def test_off_and_on_again_leaves_no_hole_and_speculates_in_the_first_round(loop, make_prophet):

@@ -59,3 +59,14 @@ async def test_an_idle_target_drains_at_once_and_its_streams_end(serve_target):
         await asyncio.wait_for(target.service.drain(), 2)
         await target.service.close()
         assert await router.status() is grpc.StatusCode.OK
+
+
+async def test_an_engine_thread_that_dies_ends_every_stream_as_unavailable(serve_target, monkeypatch):
+    async with serve_target() as target:
+        router = await target.connect()
+        monkeypatch.setattr(target.target.parts.requests, "submit", None)
+        await router.send(submit=target_pb2.Submit(submissions=[submission(1, [5])]))
+        await asyncio.wait((target.service.failed,), timeout=20)
+        assert target.service.failed.exception().exit_code != 0
+        await target.service.close()
+        assert await router.status() is grpc.StatusCode.UNAVAILABLE

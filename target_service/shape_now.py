@@ -1,0 +1,22 @@
+"""Which tree a request may ask for now."""
+
+from __future__ import annotations
+
+from paceline.types import TreeShape
+from target_service.sequence import Phase, Sequence
+
+
+def shape_now(seq: Sequence, *, num_decoding: int, context_length: int) -> TreeShape | None:
+    """The decision's shape, less the levels that the context has no room for; None to decode plainly.
+
+    num_decoding: requests past their prompt, by which the decision's rung is chosen. A request with one token to
+    come asks for none.
+    """
+    if seq.phase is Phase.PREFILL or seq.num_tokens + 1 >= seq.limit:
+        return None
+    shape = seq.decision.shape_for(num_decoding)
+    room = context_length - 1 - seq.committed_len
+    if shape is None or shape.num_steps <= room:
+        return shape
+    nodes = min(shape.num_draft_tokens, TreeShape.max_nodes(room, shape.eagle_topk))
+    return TreeShape(room, shape.eagle_topk, nodes)
