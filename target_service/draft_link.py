@@ -14,7 +14,7 @@ import grpc
 from paceline.errors import PacelineError, WireError
 from paceline.rpc import open_channel
 from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
-from target_service.draft_messages import decode_status, decode_synced, decode_trees, encode_orders, encode_sync
+from target_service.draft_codec import decode_status, decode_synced, decode_trees, encode_orders, encode_sync
 from target_service.draft_orders import DraftOrders, SyncOrder
 from target_service.events import Event, LinkDown, LinkEpoch, LinkGone, LinkUp, LossReason
 

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import secrets
 import threading
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from engine.head_config import load_head_config
-from engine.head_weights import open_head_weights
 from engine.pages import PageAllocator
-from engine.weights import fingerprint, fingerprint_of
-from paceline import __version__
 from paceline.errors import PacelineError, UnavailableError
 from paceline.rpc import RpcServer
-from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
 from target_service.codec import Edge
 from target_service.config import TargetConfig
 from target_service.deadline import TreeDeadline
@@ -32,17 +23,17 @@ from target_service.emission import Emission
 from target_service.engine_loop import EngineLoop, LoopParts
 from target_service.events import DrainEnded, DrainStarted, Stopped
 from target_service.front import Front
-from target_service.loading import LoadedRank, context_length_of, load_rank
+from target_service.info_codec import ServiceInfo, service_info
+from target_service.loading import LoadedRank, load_rank
 from target_service.mailbox import Mailbox
 from target_service.metrics import TargetMetrics
 from target_service.request_desk import RequestBounds, RequestDesk
 from target_service.scheduler import Limits
-from target_service.servicer import TargetServicer
+from target_service.servicer import SERVICE_NAME, TargetServicer
 from target_service.speculation_stats import AcceptanceWindow
 from target_service.step_runner import StepRunner
 from target_service.warm_up import warm_up
 
-_SERVICE_NAME = target_pb2.DESCRIPTOR.services_by_name["TargetService"].full_name
 _STOP_GRACE_S = 2.0  # for streams to take their last batches
 
 _log = logging.getLogger(__name__)
@@ -53,7 +44,7 @@ class LoadedTarget:
     """A target on its ranks, warmed up; nothing runs yet."""
 
     config: TargetConfig
-    info: common_pb2.ServiceInfo
+    info: ServiceInfo
     parts: LoopParts
 
     @classmethod
@@ -119,10 +110,9 @@ class TargetService:
         self._front = Front(self._mailbox, self._links)
         engine = EngineLoop(target.parts, self._mailbox, self._deliver, page_size=config.page_size)
         self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine")
-        self._rpc = RpcServer(_SERVICE_NAME)
+        self._rpc = RpcServer(SERVICE_NAME)
         edge = Edge(info.vocab_size, info.context_length, info.page_size)
-        servicer = TargetServicer(info, edge=edge, front=self._front)
-        target_pb2_grpc.add_TargetServiceServicer_to_server(servicer, self._rpc.server)
+        TargetServicer(info, edge=edge, front=self._front).add_to(self._rpc.server)
 
     async def start(self) -> int:
         """Returns the port, ready. Raises ConfigError where it is taken."""
@@ -176,36 +166,3 @@ class TargetService:
         cause = error if isinstance(error, PacelineError) else UnavailableError(f"the engine thread ended: {error}")
         if not self.failed.done():
             self.failed.set_exception(cause)
-
-
-def service_info(config: TargetConfig, rank: LoadedRank) -> common_pb2.ServiceInfo:
-    """Raises ConfigError for a context length that the model does not have."""
-    model_path = Path(config.model_path)
-    tokenizer = model_path / "tokenizer.json"
-    head = config.speculative_draft_model_path
-    model = rank.model
-    return common_pb2.ServiceInfo(
-        service="target",
-        version=__version__,
-        incarnation=secrets.randbits(64) or 1,
-        model_name=model_path.name,
-        model_fingerprint=fingerprint(model_path),
-        head_fingerprint=_head_fingerprint(Path(head)) if head else "",
-        tokenizer_fingerprint=hashlib.sha256(tokenizer.read_bytes()).hexdigest() if tokenizer.is_file() else "",
-        feature_id=model.feature_id,
-        vocab_size=model.config.vocab_size,
-        context_length=context_length_of(config, model.config),
-        feature_size=model.feature_size,
-        dtype=config.dtype,
-        device=config.device,
-        tp_size=config.tp_size,
-        page_size=config.page_size,
-        num_pages=rank.cache.num_pages,
-        max_running_requests=config.max_running_requests,
-        eos_token_ids=model.config.eos_token_ids,
-    )
-
-
-def _head_fingerprint(path: Path) -> str:
-    with closing(open_head_weights(path, load_head_config(path))) as source:
-        return fingerprint_of(source)

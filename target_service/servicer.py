@@ -13,9 +13,10 @@ from paceline.errors import PacelineError, WireError
 from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc, verify_pb2
 from target_service.codec import Edge, encode_batch, encode_load
 from target_service.front import Front
-from target_service.round_view import encode_round
+from target_service.round_codec import encode_round
 from target_service.router_streams import RouterStream
 
+SERVICE_NAME = target_pb2.DESCRIPTOR.services_by_name["TargetService"].full_name
 _HELLO_TIMEOUT_S = 10.0
 
 
@@ -26,6 +27,9 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         self._info = info
         self._edge = edge
         self._front = front
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        target_pb2_grpc.add_TargetServiceServicer_to_server(self, server)
 
     async def Serve(
         self, request_iterator: AsyncIterator[target_pb2.ServeRequest], context: grpc.aio.ServicerContext
