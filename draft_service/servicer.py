@@ -113,6 +113,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self, request: draft_pb2.DraftServiceWatchRoundsRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[draft_pb2.DraftServiceWatchRoundsResponse]:
         seen = self._front.rounds.latest
+        await context.send_initial_metadata(())  # so that a caller knows from when on it sees the rounds
         while True:
             seen = await self._front.rounds.wait(seen)
             yield draft_pb2.DraftServiceWatchRoundsResponse(round=self._view(seen))
