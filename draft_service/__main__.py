@@ -8,10 +8,11 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from draft_service.config import DraftConfig, set_thread_environment
+from draft_service.config import DraftConfig
 from paceline.config import describe, exit_with, parse_flags
 from paceline.errors import PacelineError
 from paceline.logs import set_up_logging
+from paceline.threads import share_cores
 
 if TYPE_CHECKING:
     from draft_service.service import LoadedDraft
@@ -26,7 +27,7 @@ def main(argv: Sequence[str]) -> None:
         config = parse_flags(DraftConfig, argv, prog=_PROG)
         set_up_logging(_PROG, level=config.log_level)
         _log.info("%s", describe(config))
-        set_thread_environment(config)
+        share_cores(config.num_threads)
         from draft_service.service import LoadedDraft  # imports torch, which reads the environment then
 
         asyncio.run(_serve(LoadedDraft.load(config)))

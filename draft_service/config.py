@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from paceline.config import flag, require
@@ -51,10 +50,3 @@ class DraftConfig:
         require(0 < self.mem_fraction_static < 1, "mem_fraction_static", self.mem_fraction_static, "between 0 and 1")
         enough = self.max_round_rows >= self.max_bulk_rows
         require(enough, "max_round_rows", self.max_round_rows, f"at least --max-bulk-rows, {self.max_bulk_rows}")
-
-
-def set_thread_environment(config: DraftConfig) -> None:
-    """To be called before torch is imported: idle OpenMP threads must not spin, for other processes want the cores."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(config.num_threads))
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("KMP_BLOCKTIME", "0")

@@ -98,7 +98,7 @@ class Ops(Protocol):
         ...
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """x [rows, in] @ weight[out, in].T + bias -> [rows, out]. With ``logits``, the one door of all matrix products."""
+        """x [rows, in] @ weight[out, in].T + bias -> [rows, out]. The door of matrix products, with ``logits``."""
         ...
 
     def logits(self, x: Tensor, weight: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from paceline.errors import PacelineError
 from paceline.logs import set_up_logging
 from paceline.metrics import MetricsServer
 from paceline.rpc import termination_event
-from target_service.config import TargetConfig, set_thread_environment
+from paceline.threads import share_cores
+from target_service.config import TargetConfig
 from target_service.tp_workers import TpWorkers
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> None:
         config = parse_flags(TargetConfig, argv, prog=_PROG)
         set_up_logging(_PROG, level=config.log_level)
         _log.info("%s", describe(config))
-        set_thread_environment(config)
+        share_cores(config.threads_per_rank)
         from target_service.loading import check_model  # imports torch, which reads the environment then
 
         check_model(config)

@@ -70,10 +70,3 @@ class TargetConfig:
     def threads_per_rank(self) -> int:
         """Compute threads of each rank."""
         return self.num_threads or max(1, len(os.sched_getaffinity(0)) // self.tp_size)
-
-
-def set_thread_environment(config: TargetConfig) -> None:
-    """To be called before torch is imported: idle OpenMP threads must not spin, for other processes want the cores."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(config.threads_per_rank))
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("KMP_BLOCKTIME", "0")

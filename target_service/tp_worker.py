@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from paceline.config import add_flags, build_parser, exit_with, flag
 from paceline.errors import PacelineError
 from paceline.logs import set_up_logging
-from target_service.config import TargetConfig, set_thread_environment
+from paceline.threads import share_cores
+from target_service.config import TargetConfig
 
 _ORPHANED = 1
 _STDIN = 0
@@ -38,7 +39,7 @@ def main(argv: Sequence[str]) -> None:
         rank = RankConfig(values.pop("rank"), values.pop("init_method"))
         config = TargetConfig(**values)
         set_up_logging(f"{prog}[{rank.rank}]", level=config.log_level)
-        set_thread_environment(config)
+        share_cores(config.threads_per_rank)
         threading.Thread(target=_end_with_parent, name="parent watch", daemon=True).start()
         _follow(config, rank)
     except PacelineError as error:

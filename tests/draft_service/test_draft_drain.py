@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from draft_service.config import set_thread_environment
 from draft_service.events import Opening, RoundMessage
 from draft_service.replies import SessionCode
 from paceline.config import to_argv
@@ -155,13 +153,3 @@ async def test_settings_that_fit_no_machine_or_model_are_refused(
     with pytest.raises(ConfigError, match=says):
         async with serve(**flags):
             pass
-
-
-def test_thread_settings_of_the_users_own_stand(monkeypatch: pytest.MonkeyPatch, tiny: TinyDraft) -> None:
-    for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("KMP_BLOCKTIME", "7")
-    set_thread_environment(tiny.config(num_threads=2))
-    assert os.environ["OMP_NUM_THREADS"] == "2"
-    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
-    assert os.environ["KMP_BLOCKTIME"] == "7"
