@@ -6,8 +6,35 @@
 #include <stdlib.h>
 
 #include "isa.h"
+#include "pool.h"
 
 static inline void *scratch_of(int64_t floats) { return aligned_alloc(64, (size_t)(floats * 4 + 64) / 64 * 64); }
+
+/* What the threads of one product share. */
+typedef struct {
+    const Isa *isa;
+    const LinearJob *job;
+    int64_t block, taken;
+} LinearWork;
+
+static void fill_panels(void *shared) {
+    LinearWork *work = shared;
+    int64_t panel;
+    while ((panel = __atomic_fetch_add(&work->taken, 1, __ATOMIC_RELAXED)) < work->job->num_panels)
+        work->isa->fill_panel(work->job, panel);
+}
+
+static void take_blocks(void *shared) {
+    LinearWork *work = shared;
+    const LinearJob *job = work->job;
+    const int64_t block = work->block;
+    int64_t n0 = __atomic_fetch_add(&work->taken, block, __ATOMIC_RELAXED);
+    while (n0 < job->n) {
+        const int64_t next = __atomic_fetch_add(&work->taken, block, __ATOMIC_RELAXED);
+        work->isa->linear_block(job, n0, n0 + block < job->n ? n0 + block : job->n, next);
+        n0 = next;
+    }
+}
 
 /* Returns 0 where the scratch for x cannot be had. */
 static int run_linear(const Isa *isa, LinearJob *job, int num_threads) {
@@ -19,30 +46,34 @@ static int run_linear(const Isa *isa, LinearJob *job, int num_threads) {
     if (!job->panels) return 0;
     int64_t block = BLOCK_BYTES / (stride ? stride : 1) / 12 * 12;
     block = block < 12 ? 12 : block > MAX_BLOCK ? MAX_BLOCK : block;
-    /* Filling one panel costs about 1 us, as much as a barrier between threads. */
-    const int is_large = job->num_panels > 2;
-    for (int64_t panel = 0; !is_large && panel < job->num_panels; panel++) isa->fill_panel(job, panel);
-    int64_t taken = 0;
-#pragma omp parallel num_threads(num_threads)
-    {
-        if (is_large) {
-#pragma omp for schedule(static)
-            for (int64_t panel = 0; panel < job->num_panels; panel++) isa->fill_panel(job, panel);
-        }
-        int64_t n0 = __atomic_fetch_add(&taken, block, __ATOMIC_RELAXED);
-        while (n0 < job->n) {
-            const int64_t next = __atomic_fetch_add(&taken, block, __ATOMIC_RELAXED);
-            isa->linear_block(job, n0, n0 + block < job->n ? n0 + block : job->n, next);
-            n0 = next;
-        }
-    }
+    LinearWork work = {.isa = isa, .job = job, .block = block};
+    /* Filling one panel costs about 1 us, as much as calling for help. */
+    pool_run(fill_panels, &work, job->num_panels > 2 ? num_threads : 1);
+    work.taken = 0;
+    pool_run(take_blocks, &work, num_threads);
     free(job->panels);
     return 1;
 }
 
+enum { ROWS_AT_ONCE = 4 };
+
+/* What the threads of one row-wise op share. */
+typedef struct {
+    RowFn fn;
+    const void *job;
+    int64_t rows, taken;
+} RowWork;
+
+static void take_rows(void *shared) {
+    RowWork *work = shared;
+    int64_t row;
+    while ((row = __atomic_fetch_add(&work->taken, ROWS_AT_ONCE, __ATOMIC_RELAXED)) < work->rows)
+        for (int64_t i = row; i < row + ROWS_AT_ONCE && i < work->rows; i++) work->fn(work->job, i);
+}
+
 static void run_rows(RowFn fn, const void *job, int64_t rows, int num_threads) {
-#pragma omp parallel for num_threads(num_threads) schedule(dynamic, 4) if (num_threads > 1)
-    for (int64_t row = 0; row < rows; row++) fn(job, row);
+    RowWork work = {.fn = fn, .job = job, .rows = rows};
+    pool_run(take_rows, &work, num_threads);
 }
 
 /* How the rows of a step are cut into tiles: num_tiles rows of the table, each for every KV head. */
@@ -66,30 +97,38 @@ static AttentionTile tile_at(const AttentionJob *job, const AttentionTiles *tile
                            .is_causal = fields[6] != 0};
 }
 
+/* What the threads of one attention share. */
+typedef struct {
+    const Isa *isa;
+    const AttentionJob *job;
+    const AttentionTiles *tiles;
+    float *scratch; /* scratch_size floats for each thread */
+    int64_t scratch_size, num_tasks, taken, threads;
+} AttentionWork;
+
+static void take_tasks(void *shared) {
+    AttentionWork *work = shared;
+    float *mine = work->scratch + __atomic_fetch_add(&work->threads, 1, __ATOMIC_RELAXED) * work->scratch_size;
+    int64_t task;
+    while ((task = __atomic_fetch_add(&work->taken, 1, __ATOMIC_RELAXED)) < work->num_tasks) {
+        const AttentionTile tile = tile_at(work->job, work->tiles, task);
+        work->isa->attend(work->job, &tile, mine);
+    }
+}
+
 /* Returns 0 where the threads' scratch cannot be had. */
 static int run_attention(const Isa *isa, const AttentionJob *job, const AttentionTiles *tiles, int num_threads) {
-    const int64_t num_tasks = tiles->num_tiles * job->kv_heads;
-    int64_t floats = 0;
-    for (int64_t task = 0; task < num_tasks; task += job->kv_heads) {
+    AttentionWork work = {.isa = isa, .job = job, .tiles = tiles, .num_tasks = tiles->num_tiles * job->kv_heads};
+    for (int64_t task = 0; task < work.num_tasks; task += job->kv_heads) {
         const AttentionTile tile = tile_at(job, tiles, task);
         const int64_t needed = tile.num_queries * (2 * job->head_dim + tile.padded);
-        floats = needed > floats ? needed : floats;
+        work.scratch_size = needed > work.scratch_size ? needed : work.scratch_size;
     }
-    floats = (floats + 31) / 16 * 16;
-    float *scratch = scratch_of(floats * num_threads);
-    if (!scratch) return 0;
-    int64_t next = 0, next_scratch = 0;
-#pragma omp parallel num_threads(num_threads)
-    {
-        float *mine = scratch + __atomic_fetch_add(&next_scratch, 1, __ATOMIC_RELAXED) * floats;
-        for (;;) {
-            const int64_t task = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
-            if (task >= num_tasks) break;
-            const AttentionTile tile = tile_at(job, tiles, task);
-            isa->attend(job, &tile, mine);
-        }
-    }
-    free(scratch);
+    work.scratch_size = (work.scratch_size + 31) / 16 * 16;
+    work.scratch = scratch_of(work.scratch_size * (num_threads > 1 ? num_threads : 1));
+    if (!work.scratch) return 0;
+    pool_run(take_tasks, &work, num_threads);
+    free(work.scratch);
     return 1;
 }
 

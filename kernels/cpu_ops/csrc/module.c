@@ -1,8 +1,5 @@
-/* Python's door to the kernels: plain integers in (addresses, sizes), nothing owned, no state. Callers check shapes.
- *
- * OpenMP's symbols are left for the loader to find in the copy that torch has mapped, so that one pool of threads
- * serves both: import torch first, and do not link a runtime.
- */
+/* Python's door to the kernels: plain integers in (addresses, sizes), nothing owned but the helper threads of pool.h.
+ * Callers check shapes. */
 
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
