@@ -37,7 +37,7 @@ class ResponseEncoder:
             response.prompt_ids.extend(live.request.prompt_ids)
         if isinstance(live.outcome, FinishReason):
             response.text += self._detokenizer.finish()
-            response.finish_reason = encode_finish_reason(live.outcome)  # type: ignore[assignment]
+            response.finish_reason = encode_finish_reason(live.outcome)
             response.usage.prompt_tokens = len(live.request.prompt_ids)
             response.usage.completion_tokens = live.taken
             response.stats.CopyFrom(encode_stats(live.stats))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import grpc
 
-from paceline.codec import decode_finish_reason
 from paceline.errors import PacelineError
 from paceline.types import FinishReason
 
@@ -19,11 +18,10 @@ class TargetError(PacelineError):
         self.code = code
 
 
-def end_of(reason: int, status_code: int, status_message: str) -> FinishReason | PacelineError:
-    """The outcome that a Finish gives. Raises WireError for a reason that is none."""
-    finish = decode_finish_reason(reason)
-    if finish is not FinishReason.ERROR:
-        return finish
+def end_of(reason: FinishReason, status_code: int, status_message: str) -> FinishReason | PacelineError:
+    """The outcome that a Finish gives."""
+    if reason is not FinishReason.ERROR:
+        return reason
     code = _STATUS.get(status_code, grpc.StatusCode.INTERNAL)
     if code is grpc.StatusCode.OK:
         code = grpc.StatusCode.INTERNAL

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import grpc
 
+from paceline.codec import decode_finish_reason
 from paceline.errors import CapacityError, MismatchError, PacelineError, UnavailableError
 from paceline.rpc import open_channel
 from paceline.types import SpeculationDecision
@@ -92,7 +93,6 @@ class TargetLink:
         async with open_channel(self.address) as channel:
             stub: target_pb2_grpc.TargetServiceAsyncStub = target_pb2_grpc.TargetServiceStub(channel)
             while True:
-                stood = False
                 try:
                     await self._serve(stub.Serve())
                 except grpc.aio.AioRpcError as error:
@@ -175,7 +175,8 @@ class TargetLink:
         for finish in message.finishes:
             live = self._flights.get(finish.request)
             if live is not None:
-                outcome = end_of(finish.reason, finish.status_code, finish.status_message)
+                reason = decode_finish_reason(finish.reason)
+                outcome = end_of(reason, finish.status_code, finish.status_message)
                 self._forget(live)
                 live.stats += serve_codec.decode_stats(finish.stats)
                 live.end(outcome)
