@@ -72,10 +72,6 @@ class Fleet:
             if link.info is not None
         ]
 
-    @property
-    def has_ready_target(self) -> bool:
-        return any(link.ready for link in self.targets)
-
     def limits(self) -> Limits:
         """Of the largest connected target; before there is one, those of the tokenizer."""
         infos = [link.info for link in self.targets if link.info is not None]

@@ -21,9 +21,6 @@ class RequestQueue(Generic[ItemT]):
     def __len__(self) -> int:
         return len(self._items)
 
-    def __contains__(self, item: ItemT) -> bool:
-        return item in self._items
-
     def push(self, item: ItemT) -> None:
         """Raises CapacityError where max_len items wait already."""
         if len(self._items) >= self.max_len:
