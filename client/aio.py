@@ -70,7 +70,6 @@ class AsyncGeneration:
         self._call = call
         self._address = address
         self._assembly = Assembly(time.monotonic, started_s)
-        self._cancelled = False
 
     def __aiter__(self) -> AsyncIterator[Delta]:
         return self
@@ -80,9 +79,11 @@ class AsyncGeneration:
             with typed_errors(self._address):
                 message = await self._call.read()
         except asyncio.CancelledError:
-            if self._cancelled:
-                raise RequestCancelledError("the request was cancelled") from None
-            raise
+            # gRPC raises it for a call that was cancelled, too: by cancel(), or because the client was closed.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise RequestCancelledError("the request was cancelled") from None
         if not isinstance(message, router_pb2.GenerateResponse):  # grpc.aio.EOF
             raise StopAsyncIteration
         return self._assembly.add(message)
@@ -95,7 +96,7 @@ class AsyncGeneration:
 
     def cancel(self) -> None:
         """Aborts the request on the services; no effect once it has ended."""
-        self._cancelled = self._call.cancel() or self._cancelled
+        self._call.cancel()
 
     async def __aenter__(self) -> AsyncGeneration:
         return self

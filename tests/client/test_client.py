@@ -190,6 +190,18 @@ async def test_a_cancelled_async_generation_raises_a_request_error_not_the_tasks
             await generation.result()
 
 
+async def test_closing_the_async_client_is_no_cancellation_of_the_task_that_reads(router):
+    router.script = first_token_then_wait
+    client = AsyncPacelineClient(router.address)
+    generation = client.generate("x")
+    await anext(generation)
+    reader = asyncio.create_task(generation.result())
+    await asyncio.sleep(0)
+    await client.close()
+    with pytest.raises(RequestCancelledError):
+        await reader
+
+
 async def test_cancelling_the_task_that_reads_cancels_the_request(router):
     router.script = first_token_then_wait
     async with AsyncPacelineClient(router.address) as client:
