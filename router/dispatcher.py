@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 
-from paceline.errors import InvalidInputError, MismatchError, PacelineError, UnavailableError
+from paceline.errors import InvalidInputError, MismatchError, UnavailableError
 from paceline.types import FinishReason
 from router.config import RouterConfig
 from router.draft_link import DraftLink
@@ -59,7 +59,7 @@ class Dispatcher:
         self._draining = False
         self._idle = asyncio.Event()
         self._pump_scheduled = False
-        self._last_ready_at = self._loop.time()
+        self._ready_at: dict[str, float] = {}  # when a ready target of each model was last heard
         metrics.watch_gauges(
             waiting=self.queue.__len__, running=lambda: sum(link.num_flights for link in self.fleet.targets)
         )
@@ -130,8 +130,8 @@ class Dispatcher:
     def on_step(self, link: TargetLink, *, new_tokens: int, opened: bool) -> None:
         if new_tokens:
             self._metrics.generation_tokens.inc(new_tokens)
-        if link.ready:
-            self._last_ready_at = self._loop.time()
+        if link.ready and link.info is not None:
+            self._ready_at[link.info.model_fingerprint] = self._loop.time()
         self._speculation.take_load(link)
         if opened and self.queue:
             self._schedule_pump()
@@ -168,14 +168,16 @@ class Dispatcher:
         """Ends a request that no target could be reached for; one that waits for credits waits on."""
         demand = _demand(live)
         timeout_s = self._config.queue_timeout_s
-        deadline = max(live.queued_at, self._last_ready_at) + timeout_s
+        fitting = [at for model, at in self._ready_at.items() if demand.model_fingerprint in ("", model)]
+        deadline = max([live.queued_at, *fitting]) + timeout_s
         if any(serves_model(view, demand) for view in self.fleet.target_views()):
             deadline = self._loop.time() + timeout_s
         if deadline > self._loop.time():
             live.queue_timer = self._loop.call_at(deadline, self._queue_timeout, live)
             return
         states = self.fleet.target_messages()
-        self._end(live, UnavailableError(f"no target could be reached for {timeout_s:g} s ({states}); start one"))
+        self._leave_queue(live)
+        live.end(UnavailableError(f"no target could be reached for {timeout_s:g} s ({states}); start one"))
 
     def _schedule_pump(self) -> None:
         if not self._pump_scheduled:
@@ -241,10 +243,6 @@ class Dispatcher:
             self._metrics.replays.labels(reason).inc()
             self.queue.push_front(live)
             self._wait_in_queue(live)
-
-    def _end(self, live: LiveRequest, error: PacelineError) -> None:
-        self._leave_queue(live)
-        live.end(error)
 
 
 def _demand(live: LiveRequest) -> Demand:

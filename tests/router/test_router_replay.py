@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 import pytest
 
@@ -194,6 +196,30 @@ async def test_attempts_that_bring_tokens_are_not_bounded(make_target, make_rig,
     stream.tokens(submission.request, 5, [25])
     stream.finish(submission.request)
     assert tokens_of(await collect(call)) == [20, 21, 22, 23, 24, 25]
+
+
+async def test_a_request_whose_model_is_gone_ends_though_targets_of_another_go_on(
+    make_target, make_rig, failure
+) -> None:
+    own, other = await make_target(), await make_target(model_fingerprint="another", slots=0)
+    rig = await make_rig([own, other], queue_timeout_s=0.2)
+    stream, busy = await own.next_stream(), await other.next_stream()
+    call = rig.generate(max_tokens=2)
+    submission = await stream.next_submission()
+    stream.tokens(submission.request, 0, [11])
+    await call.read()
+
+    async def report() -> None:
+        while True:
+            busy.load(running_requests=1)
+            await asyncio.sleep(0.02)
+
+    reports = asyncio.create_task(report())
+    await own.die()
+    code, message = await failure(call)
+    reports.cancel()
+    assert code is grpc.StatusCode.UNAVAILABLE
+    assert own.address in message
 
 
 async def test_a_hung_target_is_given_up(make_target, make_rig, collect) -> None:
