@@ -77,6 +77,7 @@ class EngineLoop:
         self._committer = Committer(parts.requests, window=parts.window, metrics=parts.metrics)
         self._stopped = False
         self._step = 0
+        self._reported: tuple[int, ...] = ()  # what the last load said of requests and pages
         self._waiting_since_s: float | None = None  # for trees alone
 
     def run(self) -> None:
@@ -97,7 +98,7 @@ class EngineLoop:
         if not due.is_empty:
             self._run_step(due, now_s)
             return 0.0
-        self._emit(load=None, record=None)
+        self._emit(load=self._changed_load(), record=None)
         if due.until_s is None:
             return IDLE_WAIT_S
         if self._waiting_since_s is None:
@@ -124,16 +125,14 @@ class EngineLoop:
         extended_s = self._clock()
         if not due.chunks:
             parts.times.observe(planned.plan.num_rows, (extended_s - now_s) * 1e3)
-        load = self._load(
-            StepFigures(
-                rows=planned.plan.num_rows,
-                prefill_tokens=sum(chunk.stop - chunk.start for chunk in due.chunks),
-                step_ms=(extended_s - now_s) * 1e3,
-                forward_ms=result.forward_ms,
-                tree_wait_ms=waited_s * 1e3,
-            )
+        figures = StepFigures(
+            rows=planned.plan.num_rows,
+            prefill_tokens=sum(chunk.stop - chunk.start for chunk in due.chunks),
+            step_ms=(extended_s - now_s) * 1e3,
+            forward_ms=result.forward_ms,
+            tree_wait_ms=waited_s * 1e3,
         )
-        parts.metrics.step(load, emitted_tokens=num_emitted)
+        parts.metrics.step(figures, emitted_tokens=num_emitted)
         record = RoundRecord(
             step=self._step,
             time_s=time.time(),
@@ -149,7 +148,7 @@ class EngineLoop:
                 "extend": (extended_s - committed_s) * 1e3,
             },
         )
-        self._emit(load=load, record=record)
+        self._emit(load=self._load(figures), record=record)
 
     def _ask_drafts(self, now_s: float) -> None:
         num_decoding = self._num_decoding()
@@ -174,10 +173,19 @@ class EngineLoop:
         emission.round = record
         self._deliver(emission)
 
+    def _changed_load(self) -> Load | None:
+        """What no step reports: cancels, a stream's end and a drain change the load while nothing is due."""
+        return None if self._reported == self._held() else self._load(StepFigures())
+
+    def _held(self) -> tuple[int, ...]:
+        requests = self._parts.requests
+        return len(requests.sequences), requests.num_free_pages, requests.draining
+
     def _load(self, figures: StepFigures) -> Load:
+        self._reported = self._held()
         requests, window = self._parts.requests, self._parts.window
         num_decoding = self._num_decoding()
-        return Load(
+        load = Load(
             running_requests=num_decoding,
             prefilling_requests=len(requests.sequences) - num_decoding,
             max_running_requests=requests.max_running_requests,
@@ -190,6 +198,8 @@ class EngineLoop:
             draining=requests.draining,
             drafts=self._parts.drafts.loads(),
         )
+        self._parts.metrics.load(load)
+        return load
 
     def _apply(self, event: Event) -> None:
         requests, drafts = self._parts.requests, self._parts.drafts

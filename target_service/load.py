@@ -1,4 +1,4 @@
-"""Load: the target's figures after a step, for routers and for metrics."""
+"""Load: the target's figures after a step or a change between two, for routers and for metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DraftLoad:
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """What one step was and took."""
+    """What one step was and took; all 0 where none ran."""
 
     rows: int = 0
     prefill_tokens: int = 0

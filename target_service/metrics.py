@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from target_service.draft_session import TreeVerdict
 from target_service.events import LossReason, SessionCode
-from target_service.load import Load
+from target_service.load import Load, StepFigures
 
 _STEP_SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5)
 
@@ -45,14 +45,17 @@ class TargetMetrics:
             "paceline_target_step_seconds", "One step as a whole.", buckets=_STEP_SECONDS, registry=registry
         )
 
-    def step(self, load: Load, *, emitted_tokens: int) -> None:
+    def load(self, load: Load) -> None:
+        """Whenever it changed."""
         self._running.set(load.running_requests + load.prefilling_requests)
         self._kv_usage.set(1 - load.free_pages / load.num_pages)
         self._free_slots.set(load.free_slots)
         self._free_pages.set(load.free_pages)
-        self._prompt_tokens.inc(load.step.prefill_tokens)
+
+    def step(self, figures: StepFigures, *, emitted_tokens: int) -> None:
+        self._prompt_tokens.inc(figures.prefill_tokens)
         self._generation_tokens.inc(emitted_tokens)
-        self._step_seconds.observe(load.step.step_ms / 1e3)
+        self._step_seconds.observe(figures.step_ms / 1e3)
 
     def round(self, *, num_nodes: int, accept_length: int, late: bool) -> None:
         self._rounds.inc()

@@ -116,6 +116,24 @@ def test_credits_come_back_with_a_requests_end(loop):
     assert after.pages > before.pages
 
 
+def test_a_cancel_between_two_steps_is_in_the_load(loop):
+    def load():
+        return next(emission.load for emission in reversed(loop.emissions) if emission.load is not None)
+
+    loop.turn()
+    idle = load()
+    loop.submit(1, random_prompt(4))
+    loop.turn()
+    assert load().running_requests == 1
+    assert load().free_pages < idle.free_pages
+    loop.put(Cancelled(STREAM, [1]))
+    loop.turn()
+    assert (load().running_requests, load().free_pages) == (0, idle.free_pages)
+    assert loop.emissions[-1].streams[STREAM].load == load()
+    assert loop.metric("vllm:num_requests_running") == 0
+    assert loop.metric("paceline_target_free_pages") == idle.free_pages
+
+
 def test_a_duplicate_number_ends_both_requests_with_an_error(loop):
     output = loop.submit(1, random_prompt(4))
     loop.turn()
