@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from client.aio import AsyncPacelineClient
 from client.launcher import Fleet
 from client.process import ServiceUsage
 from paceline.errors import ConfigError, UnavailableError
-from paceline.threads import share_cores
+from paceline.threads import num_cores, share_cores
 
 _DEFAULT_DTYPE = "bfloat16"
 
@@ -68,7 +67,7 @@ def measure_services(config: BenchConfig, prompts: Sequence[str]) -> Measurement
 
 def measure_in_process(config: BenchConfig, prompts: Sequence[str]) -> Measurement:
     """Without services: one request at a time. Raises a PacelineError."""
-    share_cores(len(os.sched_getaffinity(0)))  # read when torch is loaded; as the services run
+    share_cores(num_cores())  # read when torch is loaded; as the services run
     from bench.in_process import InProcessLoop  # torch is loaded for this mode alone
 
     loop = InProcessLoop(config, prompts, dtype=config.dtype or _DEFAULT_DTYPE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
@@ -15,6 +14,7 @@ from client.client import PacelineClient
 from client.process import ServiceProcess, ServiceStartError
 from paceline.config import require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
+from paceline.threads import num_cores
 
 ROUTER_MODULE = "router"
 TARGET_MODULE = "target_service"
@@ -168,9 +168,4 @@ class Fleet:
 
     def _num_threads(self, num_sharing: int) -> int:
         """Draft and target take turns, so each kind gets all cores; processes of a kind share them."""
-        return self.config.num_threads or max(1, _num_cores() // num_sharing)
-
-
-def _num_cores() -> int:
-    """Those that this process may use, where the system says."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return self.config.num_threads or max(1, num_cores() // num_sharing)

@@ -1,4 +1,4 @@
-"""OpenMP settings of processes that share the cores of one machine."""
+"""The cores of one machine, and the OpenMP settings of processes that share them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import os
 # model in bf16); one that spins on (libgomp's default) takes the core from the other services, and under load made
 # steps 3 to 10 times slower. Measured on two cores of an AMD EPYC 7003 by `python -m bench.cpu_step`.
 SPIN_COUNT = 10_000
+
+
+def num_cores() -> int:
+    """Those that this process may use, where the system says; else all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def share_cores(num_threads: int) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from paceline.config import flag, require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.logs import LEVELS
+from paceline.threads import num_cores
 
 DTYPES = ("bfloat16", "float16", "float32")
 KERNEL_BACKENDS = ("auto", "reference", "cpu")
@@ -69,4 +69,4 @@ class TargetConfig:
     @property
     def threads_per_rank(self) -> int:
         """Compute threads of each rank."""
-        return self.num_threads or max(1, len(os.sched_getaffinity(0)) // self.tp_size)
+        return self.num_threads or max(1, num_cores() // self.tp_size)
