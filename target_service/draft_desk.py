@@ -166,8 +166,7 @@ class DraftDesk:
                 continue
             verdict = seq.draft.on_tree(arrived, committed_len=seq.committed_len, root_token=seq.root_token)
             self._metrics.tree(verdict)
-            if verdict is not TreeVerdict.WRONG:
-                state.patience.note(in_time=verdict is TreeVerdict.USED)
+            state.patience.note(in_time=verdict is TreeVerdict.USED)
 
     def on_answers(self, event: SessionsAnswered, now_s: float) -> None:
         state = self._living(event.at)
@@ -188,10 +187,12 @@ class DraftDesk:
         seq = state.sessions.get(event.session)
         if seq is None or seq.draft is None:
             return
-        if event.code in (SessionCode.OK, SessionCode.LENGTH_DIFFERS):
-            seq.draft.on_synced(event.held_len, ok=event.code is SessionCode.OK)
+        if event.code is SessionCode.OK:
+            seq.draft.on_synced(event.held_len, ok=True)
+        elif event.code is SessionCode.LENGTH_DIFFERS and event.held_len <= seq.committed_len:
+            seq.draft.on_synced(event.held_len, ok=False)
         else:
-            self._forget(seq)
+            self._give_up(state, seq, event.code, now_s)
 
     def check_hung(self, now_s: float) -> None:
         """Gives up a connection on which nothing came for the timeout while an answer was due.
@@ -216,16 +217,20 @@ class DraftDesk:
         assert session is not None
         if answer.code is SessionCode.OK:
             session.on_extended(answer.round, answer.held_len)
-        elif answer.code is SessionCode.LENGTH_DIFFERS:
-            if answer.held_len > seq.committed_len:
-                self.detach(seq)
-            else:
-                session.on_length_differs(answer.round, answer.held_len)
+        elif answer.code is SessionCode.LENGTH_DIFFERS and answer.held_len <= seq.committed_len:
+            session.on_length_differs(answer.round, answer.held_len)
+        else:
+            self._give_up(state, seq, answer.code, now_s)
+
+    def _give_up(self, state: DraftState, seq: Sequence, code: SessionCode, now_s: float) -> None:
+        """The draft has no session, or one with rows that it was never sent: the request gets another one later."""
+        if code is SessionCode.LENGTH_DIFFERS:
+            self.detach(seq)
         else:
             self._forget(seq)
-            state.draining |= answer.code is SessionCode.DRAINING
-            state.open_after_s = now_s + REOPEN_DELAY_S
-            self._metrics.session_refused(answer.code)
+        state.draining |= code is SessionCode.DRAINING
+        state.open_after_s = now_s + REOPEN_DELAY_S
+        self._metrics.session_refused(code)
 
     def _living(self, at: LinkEpoch) -> DraftState | None:
         """The draft's state, unless the connection that the event came by is over."""

@@ -84,13 +84,18 @@ class DraftSession:
         self.sync_inflight += 1
 
     def ask(self, committed_len: int, *, max_nodes: int, now_s: float, deadline_s: float) -> int:
-        """Opens the next round: all rows up to committed_len count as sent. Returns the round."""
+        """Opens the next round: all rows up to committed_len count as sent. Returns the round.
+
+        An ask that is repeated at the same length keeps the first one's deadline: a draft that answers at once and
+        never right costs a round no more than a silent one.
+        """
+        if committed_len != self.asked_len:
+            self.deadline_s = deadline_s
         self.round += 1
         self.sent_len = committed_len
         self.is_asking = True
         self.asked_len = committed_len
         self.asked_at_s = now_s
-        self.deadline_s = deadline_s
         self.max_nodes = max_nodes
         self.tree = None
         return self.round

@@ -12,7 +12,7 @@ class Patience:
 
     A tree that always comes just past the deadline would halve the speed of plain decoding: each round would wait
     in full and verify one node. So a draft that is late most of the time is asked only now and then, until it
-    has caught up.
+    has caught up. A wrong tree counts as a late one.
     """
 
     def __init__(self) -> None:

@@ -12,6 +12,7 @@ from target_service.events import (
     Cancelled,
     LinkEpoch,
     LinkGone,
+    LinkUp,
     LossReason,
     RowsSynced,
     SessionAnswer,
@@ -21,6 +22,7 @@ from target_service.events import (
     TreesArrived,
 )
 from tests.support.driven_drafts import DrivenDraft
+from tests.support.tiny_draft import VOCAB
 from tests.support.tiny_target import DRAFT, STREAM, always, off, random_prompt
 
 CHAIN, TREE = TreeShape(5, 1, 6), TreeShape(4, 3, 10)
@@ -206,6 +208,46 @@ def test_a_tree_that_does_not_answer_the_ask_is_dropped(loop, head_draft, fault,
         loop.clock.now_s += loop.turn()
         head_draft.serve()
     assert output.tokens == plain
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda at, session, number, length: TreesArrived(
+            at, [session], [ArrivedTree(number, length, DraftTree.chain([VOCAB, 3]))]
+        ),
+        lambda at, session, number, length: SessionsAnswered(
+            at, [SessionAnswer(session, SessionCode.OK, length, number)]
+        ),
+        lambda at, session, number, length: SessionsAnswered(
+            at, [SessionAnswer(session, SessionCode.LENGTH_DIFFERS, 0, number)]
+        ),
+        lambda at, session, number, length: SessionsAnswered(
+            at, [SessionAnswer(session, SessionCode.LENGTH_DIFFERS, 10 * length, number)]
+        ),
+    ],
+    ids=["wrong root", "no tree", "rows lost", "rows never sent"],
+)
+def test_a_draft_that_answers_at_once_and_never_right_stalls_no_request(make_loop, answer):
+    loop = make_loop(speculative_tree_deadline_ms=50.0)
+    at = LinkEpoch(DRAFT, 1)
+    prompt = random_prompt(5)
+    plain = loop.generate(prompt, LONG)
+    loop.put(LinkUp(at))
+    output = loop.submit(50, prompt, params=LONG, decision=always(TREE))
+    num_asks = 0
+    for _ in range(400):
+        seen = len(loop.emissions)
+        loop.turn()
+        loop.clock.now_s += 0.01
+        for emission in loop.emissions[seen:]:
+            extend = emission.orders[DRAFT].extend if DRAFT in emission.orders else None
+            if extend is not None:
+                num_asks += 1
+                length = int(extend.base_committed_len[0] + extend.num_tokens[0])
+                loop.put(answer(at, int(extend.session[0]), int(extend.round[0]), length))
+    assert output.tokens == plain
+    assert num_asks
 
 
 def test_a_tree_of_an_earlier_connection_is_dropped(loop, head_draft):
