@@ -33,14 +33,15 @@ class GenerateConfig(RequestFlags):
         words = " ".join(self.prompt)
         if self.token_ids and words:
             raise ConfigError("give a prompt or --token-ids, not both")
+        if self.system and (self.raw or self.token_ids):
+            flag_name = "--raw" if self.raw else "--token-ids"
+            raise ConfigError(f"{flag_name} takes no template, so there is no place for --system")
         if self.token_ids:
             return parse_ids(self.token_ids, "token-ids")
         if words == "-":
             words = sys.stdin.read()
         elif not words:
             raise ConfigError("give a prompt: paceline generate 'Why is the sky blue?', or - to read it from stdin")
-        if self.raw and self.system:
-            raise ConfigError("--raw takes no template, so there is no place for --system")
         if self.raw:
             return words
         system = [Message("system", self.system)] if self.system else []

@@ -79,6 +79,7 @@ def test_flags_of_sampling_and_speculation_travel(router, capsys):
         (["generate"], "give a prompt"),
         (["generate", "hi", "--token-ids", "1"], "not both"),
         (["generate", "hi", "--raw", "--system", "x"], "--raw"),
+        (["generate", "--token-ids", "1", "--system", "x"], "--system"),
         (["generate", "hi", "--temperature", "-1"], "temperature is -1.0"),
         (["generate", "hi", "--max-tokens", "zero"], "--max-tokens"),
         (["generate", "--token-ids", "1,x"], "'x'"),
