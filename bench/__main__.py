@@ -66,8 +66,12 @@ def _services(measurement: Measurement) -> list[dict[str, Any]]:
 
 def _check_writable(path: str) -> None:
     """Before the measurement, not after it. Raises ConfigError."""
-    if path and path != "-" and not Path(path).parent.is_dir():
+    if not path or path == "-":
+        return
+    if not Path(path).parent.is_dir():
         raise ConfigError(f"--json is {path}, but {Path(path).parent} is no folder; make it first")
+    if Path(path).is_dir():
+        raise ConfigError(f"--json is {path}, which is a folder; name a file")
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -101,6 +101,7 @@ def test_a_failed_request_is_counted_and_ends_in_exit_code_1(router, prompts, tm
         (["--in-process", "--concurrency", "2"], "1 with --in-process"),
         (["--prompts", "/nowhere.jsonl"], "/nowhere.jsonl"),
         (["--json", "/nowhere/out.json"], "no folder"),
+        (["--json", "/"], "is a folder"),
         (["--max-prompt-tokens", "1"], "at most 1 tokens"),
     ],
 )
