@@ -127,9 +127,10 @@ class DraftDesk:
         ]
 
     def on_link_up(self, event: LinkUp, now_s: float) -> None:
-        """Requests get their sessions in the next ``advance``."""
+        """Requests get their sessions in the next ``advance``. What this turn ordered for another is moot."""
         state = self.drafts.setdefault(event.at.draft, DraftState())
         state.connect(event.at.epoch, now_s)
+        self._orders.pop(event.at.draft, None)
 
     def on_link_down(self, event: LinkDown) -> None:
         """Its requests go on without; one log line and one count a loss."""

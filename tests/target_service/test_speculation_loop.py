@@ -285,6 +285,21 @@ def test_a_lost_draft_changes_no_token_and_is_used_again_when_it_is_back(loop, h
     loop.check_all_pages_free()
 
 
+def test_a_release_and_a_new_connection_in_one_turn_lose_no_order(loop, head_draft):
+    first = loop.submit(50, random_prompt(5), params=LONG, decision=always(TREE))
+    second = loop.submit(51, random_prompt(6), params=LONG, decision=always(TREE))
+    while not first.tokens or not second.tokens:
+        loop.turn()
+        head_draft.serve()
+    loop.put(Cancelled(STREAM, [50]))
+    head_draft.lose()
+    head_draft.connect()
+    num_asks = len(head_draft.asks)
+    head_draft.run()
+    assert len(head_draft.asks) > num_asks
+    assert len(second.tokens) == 40
+
+
 def test_a_draft_whose_link_gave_up_is_linked_again_when_it_is_named(loop, head_draft):
     loop.turn()
     head_draft.lose()
