@@ -24,7 +24,7 @@ class _Account:
 
 
 class CreditBook:
-    """Shares slots and pages equally over the streams. Pure; one thread.
+    """Shares slots and pages equally over the streams, one slot each at least. Pure; one thread.
 
     A submission spends when it arrives and gets back at its end, whatever that is. A stream's share falls
     when another joins; one that holds more than its share may spend again once it has fallen below.
@@ -77,6 +77,7 @@ class CreditBook:
         streams = self._accounts.values()
         free_slots = self._num_slots - sum(other.held_slots for other in streams)
         free_pages = self._num_pages - sum(other.held_pages for other in streams)
-        slots = min(self._num_slots // len(streams) - account.held_slots, free_slots)
+        share = max(1, self._num_slots // len(streams))  # more streams than slots take turns
+        slots = min(share - account.held_slots, free_slots)
         pages = min(self._num_pages // len(streams) - account.held_pages, free_pages)
         return Cost(max(0, slots), max(0, pages))

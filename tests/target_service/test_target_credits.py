@@ -42,6 +42,16 @@ def test_a_share_falls_when_another_stream_joins_and_rises_when_it_goes():
     assert book.grant(1) == Grant(4 + 1, 100 + 20)
 
 
+def test_more_streams_than_slots_take_turns():
+    book = CreditBook(num_slots=1, num_pages=100)
+    book.open(1)
+    book.open(2)
+    assert book.spend(1, Cost(1, 10))
+    assert book.grant(2).slots == 0
+    book.give_back(1, Cost(1, 10))
+    assert book.spend(2, Cost(1, 10))
+
+
 def test_random_work_never_grants_more_than_there_is():
     rng = np.random.default_rng(0)
     book = CreditBook(num_slots=8, num_pages=64)
