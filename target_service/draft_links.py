@@ -22,6 +22,7 @@ class DraftLinks:
         """Opens the link where it is new, or had given up."""
         link = self._links.get(address)
         if link is None or link.is_gone:
+            self._links = {name: link for name, link in self._links.items() if not link.is_gone}
             link = self._links[address] = DraftLink(address, self._identity, self._put)
         link.send(orders)
 
