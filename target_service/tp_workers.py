@@ -54,7 +54,8 @@ class TpWorkers:
     def _start(self, config: TargetConfig, rank: int) -> subprocess.Popen[bytes]:
         rank_flags = [f"--rank={rank}", f"--init-method={self.init_method}"]
         command = [sys.executable, "-m", "target_service.tp_worker", *to_argv(config), *rank_flags]
-        return subprocess.Popen(command, stdin=subprocess.PIPE)
+        # A group of its own: Ctrl-C reaches rank 0 alone, which drains and then ends the others.
+        return subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
 
     def _watch(self, rank: int, process: subprocess.Popen[bytes]) -> None:
         code = process.wait()

@@ -32,6 +32,7 @@ class Program:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            process_group=0,
         )
 
     def address(self) -> str:
@@ -120,11 +121,12 @@ def test_a_killed_rank_0_leaves_no_orphan(start):
 
 
 @pytest.mark.slow
-def test_sigterm_ends_all_ranks(start):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_its_process_group_ends_all_ranks_in_order(start, number):
     program = start(tp_size=2)
     program.address()
     workers = program.workers()
-    program.process.send_signal(signal.SIGTERM)
+    os.killpg(program.process.pid, number)
     code, errors = program.end()
     assert code == 0, errors
     _, alive = psutil.wait_procs(workers, timeout=20)

@@ -12,7 +12,7 @@
 enum {
     MAX_HEAD_DIM = 512,
     MAX_QUERIES = 256,         /* of an attention tile */
-    AHEAD_ROWS = 4,            /* how far tiles prefetch weights, in rows */
+    AHEAD_ROWS = 8,            /* how far tiles prefetch weights, in rows */
     MAX_COLS = 6,      /* rows of x in a panel: 2 x 6 accumulators, 2 weights, 1 x and a mask fill 16 registers */
     MAX_STEP = 32,     /* of any instruction set; K is padded to it in the scratch */
     MAX_BLOCK = 96,    /* weight rows whose accumulators a thread keeps at once */
