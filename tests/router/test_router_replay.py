@@ -212,7 +212,7 @@ async def test_a_request_whose_model_is_gone_ends_though_targets_of_another_go_o
     async def report() -> None:
         while True:
             busy.load(running_requests=1)
-            await asyncio.sleep(0.02)
+            await rig.info()
 
     reports = asyncio.create_task(report())
     await own.die()
