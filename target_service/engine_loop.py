@@ -40,7 +40,7 @@ from target_service.speculation_stats import AcceptanceWindow
 from target_service.step_plan import plan_step
 from target_service.step_runner import StepRunner
 
-IDLE_WAIT_S = 1.0  # between looks at the drafts while nothing runs
+IDLE_WAIT_S = 1.0  # between looks at the drafts, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,11 @@ class EngineLoop:
             return 0.0
         self._emit(load=self._changed_load(), record=None)
         if due.until_s is None:
+            self._waiting_since_s = None
             return IDLE_WAIT_S
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
-        return max(due.until_s - now_s, 0.0)
+        return min(max(due.until_s - now_s, 0.0), IDLE_WAIT_S)
 
     def _schedule(self, now_s: float) -> Schedule:
         requests = self._parts.requests

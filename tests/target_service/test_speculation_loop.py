@@ -458,6 +458,36 @@ def test_a_connection_without_an_answer_for_the_timeout_is_given_up(loop, head_d
     assert loop.metric("paceline_target_draft_losses_total", draft=DRAFT, reason="hung") == 1
 
 
+def test_a_hung_draft_is_given_up_long_before_a_long_deadline(make_loop, head_proposer):
+    loop = make_loop(speculative_tree_deadline_ms=float("inf"))
+    draft = DrivenDraft(loop, head_proposer)
+    draft.connect()
+    draft.silent = True
+    output = loop.submit(50, random_prompt(5), params=LONG, decision=always(TREE))
+    since_s = loop.clock.now_s
+    while output.finish is None:
+        wait_s = loop.turn()
+        assert wait_s <= 1.0
+        loop.clock.now_s += wait_s
+        draft.serve()
+    assert 5.0 < loop.clock.now_s - since_s < 10.0
+
+
+def test_a_wait_that_a_cancel_ended_is_not_in_the_next_steps_load(loop, head_draft):
+    head_draft.silent = True
+    loop.submit(50, random_prompt(5), params=LONG, decision=always(TREE))
+    while not head_draft.asks:
+        loop.turn()
+        head_draft.serve()
+    loop.turn()
+    loop.put(Cancelled(STREAM, [50]))
+    loop.turn()
+    loop.clock.now_s += 600.0
+    loop.submit(51, random_prompt(5))
+    loop.turn()
+    assert loop.emissions[-1].load.step.tree_wait_ms == 0.0
+
+
 def test_a_hundred_speculating_requests_with_random_cancels_return_pages_and_sessions(loop, head_draft):
     rng = np.random.default_rng(1)
     for number in range(100):
