@@ -41,6 +41,7 @@ from target_service.step_plan import plan_step
 from target_service.step_runner import StepRunner
 
 IDLE_WAIT_S = 1.0  # between looks at the drafts, at most
+KEEP_ALIVE_S = 3600.0  # between steps, at most: the other ranks wait for days, not for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class EngineLoop:
         self._committer = Committer(parts.requests, window=parts.window, metrics=parts.metrics)
         self._stopped = False
         self._step = 0
+        self._stepped_at_s = clock()
         self._reported: tuple[int, ...] = ()  # what the last load said of requests and pages
         self._waiting_since_s: float | None = None  # for trees alone
 
@@ -99,6 +101,9 @@ class EngineLoop:
             self._run_step(due, now_s)
             return 0.0
         self._emit(load=self._changed_load(), record=None)
+        if now_s - self._stepped_at_s >= KEEP_ALIVE_S:
+            self._stepped_at_s = now_s
+            self._parts.runner.keep_alive()
         if due.until_s is None:
             self._waiting_since_s = None
             return IDLE_WAIT_S
@@ -115,6 +120,7 @@ class EngineLoop:
         waited_s = 0.0 if self._waiting_since_s is None else now_s - self._waiting_since_s
         self._waiting_since_s = None
         self._step += 1
+        self._stepped_at_s = now_s
         planned = plan_step(due, page_size=self._page_size)
         sessions = [(0, 0) if seq.draft is None else (seq.draft.session, seq.draft.round) for seq in planned.sampled]
         planned_s = self._clock()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from engine.plan import StepPlan
+from engine.plan import StepBuilder, StepPlan
 from engine.pool import TargetCache
 from engine.sampling import sampling_batch
 from engine.target_model import TargetModel
@@ -63,6 +63,10 @@ class StepRunner:
         walk = self._ops.sample_and_walk(output.logits, plan.trees, sampling_batch(params))
         sampled = time.perf_counter()
         return StepResult(walk, (forwarded - started) * 1e3, (sampled - forwarded) * 1e3)
+
+    def keep_alive(self) -> None:
+        """An empty step: the other ranks' wait for the next plan, which is long but bounded, starts anew."""
+        self.run(StepBuilder(self._cache.page_size).build(), ())
 
     def stop(self) -> None:
         """Ends the other ranks' loops: an empty array is no plan."""

@@ -134,6 +134,25 @@ def test_a_cancel_between_two_steps_is_in_the_load(loop):
     assert loop.metric("paceline_target_free_pages") == idle.free_pages
 
 
+def test_an_idle_target_steps_once_an_hour_for_its_other_ranks(loop, monkeypatch):
+    plans = []
+    step = loop.parts.runner.run
+
+    def run(plan, params):
+        plans.append(plan.num_rows)
+        return step(plan, params)
+
+    monkeypatch.setattr(loop.parts.runner, "run", run)
+    for _ in range(4):
+        loop.clock.now_s += 1800.0
+        loop.turn()
+    assert plans == [0, 0]
+    loop.generate(random_prompt(4))
+    loop.clock.now_s += 1800.0
+    loop.turn()
+    assert plans[-1] == 1
+
+
 def test_a_duplicate_number_ends_both_requests_with_an_error(loop):
     output = loop.submit(1, random_prompt(4))
     loop.turn()
