@@ -10,7 +10,7 @@ from kernels.ops import WalkResult
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundRecord:
-    """One step that verified. Sampled requests in the order of the plan's trees."""
+    """One step. Sampled requests in the order of the plan's trees; none where prompt chunks alone ran."""
 
     step: int
     time_s: float  # since 1970
