@@ -141,7 +141,11 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
                 if message.HasField("hello"):
                     raise WireError("hello came again; open another stream for another target")
                 ticket, reply = self._front.hub.new_ticket()
-                self._post(self._edge.decode_sync(message, target=target, ticket=ticket))
+                try:
+                    self._post(self._edge.decode_sync(message, target=target, ticket=ticket))
+                except PacelineError:
+                    reply.cancel()  # no answer will come, and the hub keeps a ticket until its answer
+                    raise
                 await window.put(reply)
             await window.put(None)
         except Exception as error:  # noqa: BLE001 - the stream's writing half raises it

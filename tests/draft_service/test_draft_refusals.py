@@ -192,6 +192,7 @@ async def test_unsound_bulk_rows_end_the_sync_stream(serve: Serve, rows: Prompt)
         await sync.write(sync_rows(1, 0, rows))
         assert (await ends_with(sync)).code() is grpc.StatusCode.INVALID_ARGUMENT
         await target.ask(1, 1, random_prompt(5))
+        assert not running.service._front.hub._tickets, "nothing waits for an answer that cannot come"
 
 
 async def test_bulk_rows_of_more_than_a_megabyte_are_refused(serve: Serve) -> None:
