@@ -11,10 +11,11 @@ import torch
 from bench.chat_prompt import ChatPrompt
 from bench.config import PLAIN, BenchConfig
 from bench.outcome import Outcome, Run
-from client.completion import Completion, SpeculationStats
+from client.completion import Completion
 from engine.reference_loop import InProcess
 from paceline.defaults import DEFAULT_TREE
 from paceline.errors import PacelineError
+from paceline.stats import SpeculationStats
 from paceline.types import SamplingParams, TreeShape
 
 

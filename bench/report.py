@@ -12,8 +12,9 @@ import numpy as np
 
 from bench.config import PLAIN, SPECULATIVE
 from bench.outcome import Run
-from client.completion import Completion, SpeculationStats
+from client.completion import Completion
 from client.figures import shares_by_depth
+from paceline.stats import SpeculationStats
 
 _ROW = "{:12} {:>4} {:>8} {:>8} {:>9} {:>10} {:>10} {:>9} {:>7}"
 _HEAD = ("mode", "c", "requests", "tokens", "tokens/s", "ttft p50", "tpot p50", "accepted", "errors")

@@ -2,9 +2,10 @@
 
 from client.aio import AsyncGeneration, AsyncPacelineClient
 from client.client import Generation, PacelineClient
-from client.completion import Completion, Delta, SpeculationStats
+from client.completion import Completion, Delta
 from client.errors import DeadlineError, RequestCancelledError, ServiceFailureError
 from client.request import GenerateOptions, Message, Sampling
+from paceline.stats import SpeculationStats
 
 __all__ = [
     "AsyncGeneration",

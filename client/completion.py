@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from paceline.codec import decode_finish_reason
+from paceline.codec import decode_finish_reason, decode_stats
 from paceline.errors import WireError
+from paceline.stats import SpeculationStats
 from paceline.types import FinishReason
 from paceline.v1 import common_pb2, router_pb2
 
@@ -18,37 +19,6 @@ class Delta:
     text: str
     token_ids: tuple[int, ...]
     offset: int  # index of the first token in the output
-
-
-@dataclass(frozen=True, slots=True)
-class SpeculationStats:
-    """What speculation did for one request, or, added up, for many."""
-
-    speculative_rounds: int = 0  # verify rounds with more than one node
-    rounds: int = 0
-    accepted_drafts: int = 0  # over the speculative rounds, without the extra token, before a stop cut them
-    proposed_drafts: int = 0
-    accepted_by_depth: tuple[int, ...] = ()  # entry d - 1: speculative rounds that accepted at least d drafts
-    late_rounds: int = 0
-
-    @property
-    def mean_accepted_length(self) -> float | None:
-        """Tokens a speculative round, the extra one included; None without such a round."""
-        if self.speculative_rounds == 0:
-            return None
-        return self.accepted_drafts / self.speculative_rounds + 1
-
-    def __add__(self, other: SpeculationStats) -> SpeculationStats:
-        depths = max(len(self.accepted_by_depth), len(other.accepted_by_depth))
-        ours, theirs = (s.accepted_by_depth + (0,) * (depths - len(s.accepted_by_depth)) for s in (self, other))
-        return SpeculationStats(
-            self.speculative_rounds + other.speculative_rounds,
-            self.rounds + other.rounds,
-            self.accepted_drafts + other.accepted_drafts,
-            self.proposed_drafts + other.proposed_drafts,
-            tuple(a + b for a, b in zip(ours, theirs, strict=True)),
-            self.late_rounds + other.late_rounds,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +84,7 @@ class Assembly:
             prompt_ids=self.prompt_ids,
             token_ids=tuple(self.token_ids),
             finish_reason=decode_finish_reason(self.last.finish_reason),
-            stats=_decode_stats(self.last.stats),
+            stats=decode_stats(self.last.stats),
             first_token_s=self.first_token_s,
             last_token_s=self.last_token_s,
         )
-
-
-def _decode_stats(message: common_pb2.SpeculationStats) -> SpeculationStats:
-    return SpeculationStats(
-        speculative_rounds=message.speculative_rounds,
-        rounds=message.rounds,
-        accepted_drafts=message.accepted_drafts,
-        proposed_drafts=message.proposed_drafts,
-        accepted_by_depth=tuple(message.accepted_by_depth),
-        late_rounds=message.late_rounds,
-    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from client.completion import Completion, SpeculationStats
+from client.completion import Completion
+from paceline.stats import SpeculationStats
 
 
 def describe_completion(completion: Completion) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from paceline.errors import InvalidInputError, UnsupportedFieldError, WireError
 from paceline.rounds import ExtendColumns, RawTensor, VerifyColumns
+from paceline.stats import SpeculationStats
 from paceline.types import FinishReason, Rung, SamplingParams, SpeculationDecision, TreeShape
 from paceline.v1 import common_pb2, target_pb2, verify_pb2
 
@@ -129,6 +130,28 @@ def decode_finish_reason(code: common_pb2.FinishReason) -> FinishReason:
 
 def encode_finish_reason(reason: FinishReason) -> common_pb2.FinishReason:
     return _FINISH_CODES[reason]
+
+
+def decode_stats(message: common_pb2.SpeculationStats) -> SpeculationStats:
+    return SpeculationStats(
+        speculative_rounds=message.speculative_rounds,
+        rounds=message.rounds,
+        accepted_drafts=message.accepted_drafts,
+        proposed_drafts=message.proposed_drafts,
+        accepted_by_depth=tuple(message.accepted_by_depth),
+        late_rounds=message.late_rounds,
+    )
+
+
+def encode_stats(stats: SpeculationStats) -> common_pb2.SpeculationStats:
+    return common_pb2.SpeculationStats(
+        speculative_rounds=stats.speculative_rounds,
+        rounds=stats.rounds,
+        accepted_drafts=stats.accepted_drafts,
+        proposed_drafts=stats.proposed_drafts,
+        accepted_by_depth=stats.accepted_by_depth,
+        late_rounds=stats.late_rounds,
+    )
 
 
 def decode_token_ids(ids: Sequence[int], vocab_size: int) -> np.ndarray:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline.errors import CapacityError, PacelineError
+from paceline.stats import SpeculationStats
 from paceline.types import FinishReason, SpeculationDecision
 from router.request import ClientRequest
-from router.round_stats import RoundStats
 
 if TYPE_CHECKING:
     from router.target_link import TargetLink
@@ -62,7 +62,7 @@ class LiveRequest:
         self.emitted: list[int] = []
         self.taken = 0
         self.outcome: FinishReason | PacelineError | None = None
-        self.stats = RoundStats()
+        self.stats = SpeculationStats()
         self.stop_ids = frozenset(request.sampling.stop_token_ids)  # the target's end tokens join at placement
         self.attempt = 0
         self.barren_attempts = 0  # attempts since the last new token

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from paceline.codec import encode_finish_reason
+from paceline.codec import encode_finish_reason, encode_stats
 from paceline.types import FinishReason
 from paceline.v1 import router_pb2
 from router.live_request import LiveRequest
-from router.serve_codec import encode_stats
 from router.text.detokenizer import Detokenizer
 
 

@@ -12,7 +12,6 @@ from paceline.v1 import common_pb2, draft_pb2, target_pb2
 from router.live_request import LiveRequest
 from router.peer import DraftLoad, PeerInfo, TargetLoad
 from router.placement import Head
-from router.round_stats import RoundStats
 
 _RETURN_REASONS: dict[int, str] = {
     target_pb2.RETURN_REASON_NO_CREDIT: "no-credit",
@@ -91,28 +90,6 @@ def decode_target_load(message: target_pb2.LoadReport) -> TargetLoad:
 
 def decode_draft_load(message: draft_pb2.WatchLoadResponse) -> DraftLoad:
     return DraftLoad(message.num_sessions, message.max_sessions, message.busy, message.draining, message.incarnation)
-
-
-def decode_stats(message: common_pb2.SpeculationStats) -> RoundStats:
-    return RoundStats(
-        message.speculative_rounds,
-        message.rounds,
-        message.accepted_drafts,
-        message.proposed_drafts,
-        tuple(message.accepted_by_depth),
-        message.late_rounds,
-    )
-
-
-def encode_stats(stats: RoundStats) -> common_pb2.SpeculationStats:
-    return common_pb2.SpeculationStats(
-        speculative_rounds=stats.speculative_rounds,
-        rounds=stats.rounds,
-        accepted_drafts=stats.accepted_drafts,
-        proposed_drafts=stats.proposed_drafts,
-        accepted_by_depth=stats.accepted_by_depth,
-        late_rounds=stats.late_rounds,
-    )
 
 
 def return_reason(code: int) -> str:

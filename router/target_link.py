@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import grpc
 
-from paceline.codec import decode_finish_reason
+from paceline.codec import decode_finish_reason, decode_stats
 from paceline.errors import CapacityError, MismatchError, PacelineError, UnavailableError
 from paceline.rpc import open_channel
 from paceline.types import SpeculationDecision
@@ -178,7 +178,7 @@ class TargetLink:
                 reason = decode_finish_reason(finish.reason)
                 outcome = end_of(reason, finish.status_code, finish.status_message)
                 self._forget(live)
-                live.stats += serve_codec.decode_stats(finish.stats)
+                live.stats += decode_stats(finish.stats)
                 live.end(outcome)
                 self._listener.on_end(live)
         for returned in message.returns:
@@ -190,7 +190,7 @@ class TargetLink:
     def _take_back(self, live: LiveRequest, returned: target_pb2.Return, *, granted: bool) -> None:
         """Until the target says otherwise, it takes no more where it drains or has not granted anew."""
         self._forget(live)
-        live.stats += serve_codec.decode_stats(returned.stats)
+        live.stats += decode_stats(returned.stats)
         if returned.reason == target_pb2.RETURN_REASON_DRAINING:
             self.load = dataclasses.replace(self.load, draining=True)
         elif returned.reason == target_pb2.RETURN_REASON_NO_CREDIT and not granted:

@@ -6,7 +6,8 @@ import pytest
 
 from bench.outcome import Outcome, Run
 from bench.report import first_difference, report, table
-from client.completion import Completion, SpeculationStats
+from client.completion import Completion
+from paceline.stats import SpeculationStats
 from paceline.types import FinishReason
 
 

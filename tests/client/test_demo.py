@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from client.commands.demo import comparison
-from client.completion import Completion, SpeculationStats
+from client.completion import Completion
+from paceline.stats import SpeculationStats
 from paceline.types import FinishReason
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import grpc
 from prometheus_client import CollectorRegistry
 
+from paceline.stats import SpeculationStats
 from paceline.types import FinishReason, SamplingParams
 from router.live_request import LiveRequest
 from router.metrics import RouterMetrics
 from router.request import ClientRequest
-from router.round_stats import RoundStats
 
 
 async def test_info_shows_router_fleet_and_limits(make_target, make_draft, make_rig, tokenizer) -> None:
@@ -92,7 +92,7 @@ def test_a_finished_request_is_counted_under_vllms_names() -> None:
     request = ClientRequest("r", (1, 2, 3), SamplingParams())
     live = LiveRequest(request, buffer_tokens=10, now=0.0)
     metrics.count_start(live, 0.5)
-    live.stats = RoundStats(4, 5, 6, 60, (4, 2))
+    live.stats = SpeculationStats(4, 5, 6, 60, (4, 2))
     live.end(FinishReason.STOP)
     metrics.count_end(live, 2.0)
     value = registry.get_sample_value
