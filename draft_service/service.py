@@ -27,14 +27,13 @@ from draft_service.servicer import SERVICE_NAME, DraftServicer
 from draft_service.sessions import SessionTable
 from draft_service.streams import StreamHub
 from draft_service.warm_up import warm_up
-from engine.config import ModelConfig, load_model_config
+from engine.config import load_model_config
+from engine.device import choose_device
 from engine.drafter import Drafter
 from engine.head_model import HeadModel
 from engine.pages import PageAllocator
 from engine.wire import dtype_named
-from kernels.backends import load_ops
-from kernels.ops import Ops
-from paceline.errors import ConfigError, UnavailableError
+from paceline.errors import UnavailableError
 from paceline.rpc import RpcServer
 
 _DRAIN_LOOK_S = 0.02  # between looks at the sessions that are left
@@ -58,8 +57,8 @@ class LoadedDraft:
         torch.set_num_threads(config.num_threads)
         model_path, head_path = Path(config.model_path), Path(config.speculative_draft_model_path)
         target = load_model_config(model_path)
-        context_length = _context_length(config, target)
-        device, ops = _choose_device(config)
+        context_length = target.context_length(config.context_length)
+        device, ops = choose_device(config.device, config.kernel_backend)
         model = HeadModel.load(head_path, model_path, dtype=dtype_named(config.dtype), ops=ops, device=device)
         num_pages = choose_num_pages(
             config,
@@ -138,20 +137,3 @@ class DraftService:
         self._front.hub.fail(f"the draft's engine thread ended: {error}; ask the router for another draft")
         if not self.failed.done():
             self.failed.set_exception(UnavailableError(f"the engine thread ended: {error}"))
-
-
-def _choose_device(config: DraftConfig) -> tuple[torch.device, Ops]:
-    try:
-        device = torch.device(config.device)
-        return device, load_ops(config.kernel_backend, device)
-    except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"--device {config.device}, --kernel-backend {config.kernel_backend}: {error}") from error
-
-
-def _context_length(config: DraftConfig, target: ModelConfig) -> int:
-    most = target.max_position_embeddings
-    if config.context_length is None:
-        return most
-    if config.context_length > most:
-        raise ConfigError(f"--context-length is {config.context_length}; the model has positions for {most}")
-    return config.context_length

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from engine.config_fields import Fields
 from engine.rope_config import RopeConfig, rope_from_fields
-from paceline.errors import ModelLoadError
+from paceline.errors import ConfigError, ModelLoadError
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _DEFAULT_HEAD_DIM = {"qwen3": 128}
@@ -33,6 +33,14 @@ class ModelConfig:
     qk_norm: bool  # q and k are normed per head before the rotation
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
+
+    def context_length(self, asked: int | None) -> int:
+        """Tokens of a request, for --context-length or None. Raises ConfigError for more than there are positions."""
+        if asked is not None and asked > self.max_position_embeddings:
+            raise ConfigError(
+                f"--context-length is {asked}; the model has positions for {self.max_position_embeddings}"
+            )
+        return self.max_position_embeddings if asked is None else asked
 
 
 def model_config_from_json(fields: Fields, generation: Fields | None) -> ModelConfig:

@@ -13,7 +13,7 @@ from engine.weights import fingerprint, fingerprint_of
 from paceline import __version__
 from paceline.v1.common_pb2 import ServiceInfo
 from target_service.config import TargetConfig
-from target_service.loading import LoadedRank, context_length_of
+from target_service.loading import LoadedRank
 
 __all__ = ["ServiceInfo", "service_info"]
 
@@ -34,7 +34,7 @@ def service_info(config: TargetConfig, rank: LoadedRank) -> ServiceInfo:
         tokenizer_fingerprint=hashlib.sha256(tokenizer.read_bytes()).hexdigest() if tokenizer.is_file() else "",
         feature_id=model.feature_id,
         vocab_size=model.config.vocab_size,
-        context_length=context_length_of(config, model.config),
+        context_length=model.config.context_length(config.context_length),
         feature_size=model.feature_size,
         dtype=config.dtype,
         device=config.device,

@@ -9,15 +9,13 @@ import numpy as np
 import torch
 
 from engine.config import load_model_config
+from engine.device import choose_device
 from engine.head_config import load_head_config
-from engine.model_config import ModelConfig
 from engine.pool import TargetCache
 from engine.target_model import TargetModel
 from engine.tp import TpGroup, init_tp_group, validate_tp
 from engine.wire import dtype_named
-from kernels.backends import load_ops
 from kernels.ops import Ops
-from paceline.errors import ConfigError
 from target_service.capacity import MemoryNeeds, choose_num_pages
 from target_service.config import TargetConfig
 
@@ -36,7 +34,8 @@ def check_model(config: TargetConfig) -> None:
     """What can be known before any rank starts. Raises ModelLoadError or ConfigError."""
     model = load_model_config(Path(config.model_path))
     validate_tp(model, config.tp_size)
-    context_length_of(config, model)
+    model.context_length(config.context_length)
+    choose_device(config.device, config.kernel_backend)
     if config.speculative_draft_model_path:
         load_head_config(Path(config.speculative_draft_model_path))
 
@@ -47,8 +46,7 @@ def load_rank(config: TargetConfig, rank: int, init_method: str) -> LoadedRank:
     Raises ModelLoadError or ConfigError.
     """
     torch.set_num_threads(config.threads_per_rank)
-    device = torch.device(config.device)
-    ops = load_ops(config.kernel_backend, device)
+    device, ops = choose_device(config.device, config.kernel_backend)
     tp = init_tp_group(rank, config.tp_size, init_method=init_method)
     head = config.speculative_draft_model_path
     model = TargetModel.load(
@@ -62,16 +60,7 @@ def load_rank(config: TargetConfig, rank: int, init_method: str) -> LoadedRank:
     num_pages = None
     if rank == 0:
         needs = MemoryNeeds(model.weight_bytes, model.cache_bytes_per_token)
-        num_pages = np.array([choose_num_pages(config, needs, context_length=context_length_of(config, model.config))])
+        context_length = model.config.context_length(config.context_length)
+        num_pages = np.array([choose_num_pages(config, needs, context_length=context_length)])
     cache = model.make_cache(int(tp.broadcast_plan(num_pages)[0]), config.page_size)
     return LoadedRank(model, cache, ops, tp)
-
-
-def context_length_of(config: TargetConfig, model: ModelConfig) -> int:
-    """Tokens of a request. Raises ConfigError where the flag asks for more than the model has positions."""
-    most = model.max_position_embeddings
-    if config.context_length is None:
-        return most
-    if config.context_length > most:
-        raise ConfigError(f"--context-length is {config.context_length}; the model has positions for {most}")
-    return config.context_length

@@ -45,8 +45,10 @@ def test_flags_survive_the_way_to_another_process(tiny_target):
         ({"speculative_draft_model_path": "/nowhere"}, ModelLoadError, "/nowhere"),
         ({"tp_size": 3}, ConfigError, "tp size 3 does not divide 4 heads and 2 KV heads"),
         ({"context_length": 1000}, ConfigError, "--context-length is 1000; the model has positions for 256"),
+        ({"device": "abacus"}, ConfigError, "--device abacus"),
+        ({"device": "cuda", "kernel_backend": "cpu"}, ConfigError, "does not run on cuda"),
     ],
-    ids=["model", "head", "tp", "context"],
+    ids=["model", "head", "tp", "context", "device", "backend"],
 )
 def test_what_does_not_fit_the_model_is_refused_before_a_rank_starts(tiny_target, changes, error, message):
     with pytest.raises(error) as caught:
