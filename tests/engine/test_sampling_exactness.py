@@ -177,9 +177,10 @@ def test_top_k_one_is_greedy_even_where_logits_tie():
     assert not result.verified_id.any()
 
 
-def test_a_tiny_temperature_is_nearly_greedy():
+@pytest.mark.parametrize("params", [{"temperature": 1e-30}, {"temperature": 1e-60}, {"temperature": 1, "top_p": 1e-60}])
+def test_a_tiny_temperature_or_top_p_is_nearly_greedy(params):
     logits = torch.randn((1, 300), generator=torch.Generator().manual_seed(3))
-    sampling = sampling_batch([SamplingParams(temperature=1e-30, seed=4)])
+    sampling = sampling_batch([SamplingParams(**params, seed=4)])
     result = ReferenceOps().sample_and_walk(logits, tree_batch(DraftTree.single(0), 1), sampling)
     assert result.verified_id[0] == logits.argmax()
 
