@@ -42,6 +42,7 @@ class Dispatcher:
     def __init__(
         self, config: RouterConfig, *, incarnation: int, tokenizer: TextTokenizer, metrics: RouterMetrics
     ) -> None:
+        self.incarnation = incarnation
         self._config = config
         self._tokenizer_fingerprint = tokenizer.fingerprint
         self._metrics = metrics
@@ -235,9 +236,7 @@ class Dispatcher:
         elif len(live.emitted) >= live.max_tokens:
             live.end(FinishReason.LENGTH)
         elif live.barren_attempts >= self._config.max_attempts:
-            message = (
-                f"gave up after {live.barren_attempts} attempts without a new token; the last, on {link.address}, "
-            )
+            message = f"gave up after {live.barren_attempts} attempts without a new token; the last, on {link.address}, "
             live.end(UnavailableError(message + f"ended with: {reason}. Try again, or look into the targets' logs"))
         else:
             self._metrics.replays.labels(reason).inc()

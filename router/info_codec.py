@@ -13,7 +13,7 @@ from router.target_link import TargetLink
 
 
 def encode_router_info(
-    dispatcher: Dispatcher, config: RouterConfig, *, incarnation: int, tokenizer_fingerprint: str
+    dispatcher: Dispatcher, config: RouterConfig, *, tokenizer_fingerprint: str
 ) -> router_pb2.RouterServiceGetInfoResponse:
     """Model, head and limits are those of a connected target, unset while there is none."""
     fleet = dispatcher.fleet
@@ -22,7 +22,7 @@ def encode_router_info(
     info = common_pb2.ServiceInfo(
         service="router",
         version=__version__,
-        incarnation=incarnation,
+        incarnation=dispatcher.incarnation,
         model_name=up.model_name or Path(config.model_path).name,
         model_fingerprint=up.model_fingerprint,
         head_fingerprint=up.head_fingerprint,

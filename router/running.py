@@ -52,15 +52,12 @@ async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
     template = ChatTemplate.load(config.model_path)
     registry = CollectorRegistry()
     metrics = RouterMetrics(registry)
-    incarnation = secrets.randbits(64)
-    dispatcher = Dispatcher(config, incarnation=incarnation, tokenizer=tokenizer, metrics=metrics)
+    dispatcher = Dispatcher(config, incarnation=secrets.randbits(64), tokenizer=tokenizer, metrics=metrics)
     parser = RequestParser(
         tokenizer, template, draw_seed=lambda: secrets.randbits(64), draw_id=lambda: uuid.uuid4().hex
     )
     rpc = RpcServer(SERVICE_NAME)
-    servicer = RouterServicer(
-        config, dispatcher, parser=parser, tokenizer=tokenizer, metrics=metrics, incarnation=incarnation
-    )
+    servicer = RouterServicer(config, dispatcher, parser=parser, tokenizer=tokenizer, metrics=metrics)
     servicer.add_to(rpc.server)
     with MetricsServer(registry, host=config.host, port=config.metrics_port):
         port = await rpc.start(config.host, config.port)

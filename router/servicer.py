@@ -35,14 +35,12 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         parser: RequestParser,
         tokenizer: TextTokenizer,
         metrics: RouterMetrics,
-        incarnation: int,
     ) -> None:
         self._config = config
         self._dispatcher = dispatcher
         self._parser = parser
         self._tokenizer = tokenizer
         self._metrics = metrics
-        self._incarnation = incarnation
         self._interval_s = config.stream_interval / 1000
         self._clock = asyncio.get_running_loop().time
 
@@ -94,12 +92,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     async def GetInfo(
         self, request: router_pb2.RouterServiceGetInfoRequest, context: _Context
     ) -> router_pb2.RouterServiceGetInfoResponse:
-        return encode_router_info(
-            self._dispatcher,
-            self._config,
-            incarnation=self._incarnation,
-            tokenizer_fingerprint=self._tokenizer.fingerprint,
-        )
+        return encode_router_info(self._dispatcher, self._config, tokenizer_fingerprint=self._tokenizer.fingerprint)
 
     def _count(self, live: LiveRequest, num_tokens: int, sent_at: float) -> float:
         """Counts a message at its sending; returns that time. sent_at: of the one before it, 0 for none."""
