@@ -236,8 +236,9 @@ class Dispatcher:
         elif len(live.emitted) >= live.max_tokens:
             live.end(FinishReason.LENGTH)
         elif live.barren_attempts >= self._config.max_attempts:
-            message = f"gave up after {live.barren_attempts} attempts without a new token; the last, on {link.address}, "
-            live.end(UnavailableError(message + f"ended with: {reason}. Try again, or look into the targets' logs"))
+            tried = f"gave up after {live.barren_attempts} attempts without a new token"
+            last = f"the last, on {link.address}, ended with: {reason}"
+            live.end(UnavailableError(f"{tried}; {last}. Try again, or look into the targets' logs"))
         else:
             self._metrics.replays.labels(reason).inc()
             self.queue.push_front(live)
