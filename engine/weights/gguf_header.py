@@ -68,17 +68,18 @@ class _Cursor:
     def whole(self, code: str) -> int:
         return int(self.scalar(code))
 
-    def skip_string(self) -> None:
+    def skip_string(self) -> int:
+        """Returns where it began."""
         size = self.whole("<Q")
-        self.at += size
-
-    def string(self) -> str:
-        size = self.whole("<Q")
-        text = self.data[self.at : self.at + size]
-        if len(text) != size:
+        start = self.at
+        if size > len(self.data) - start:
             raise ValueError(f"a string of {size} bytes runs past the end")
         self.at += size
-        return text.decode("utf-8")
+        return start
+
+    def string(self) -> str:
+        start = self.skip_string()
+        return self.data[start : self.at].decode("utf-8")
 
     def value(self, kind: int) -> object:
         if kind == _STRING:

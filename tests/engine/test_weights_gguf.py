@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -239,6 +240,14 @@ def test_a_truncated_file_is_refused_at_any_length(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         with pytest.raises(ModelLoadError, match=r"model\.gguf"):
             open_weights(path)
+
+
+def test_a_damaged_length_in_the_metadata_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    key, length = struct.pack("<Q1sI", 1, b"k", 9), struct.pack("<IQQ", 8, 2, 2**64 - 1)
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + key + length + b"abc")
+    with pytest.raises(ModelLoadError, match=r"damaged: a string of 18446744073709551615 bytes"):
+        open_weights(path)
 
 
 def test_what_is_no_gguf_file_is_refused_by_its_first_bytes(tmp_path: Path) -> None:
