@@ -109,7 +109,7 @@ class TargetService:
         self._links = DraftLinks(identity, self._mailbox.put)
         self._front = Front(self._mailbox, self._links)
         engine = EngineLoop(target.parts, self._mailbox, self._deliver, page_size=config.page_size)
-        self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine")
+        self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine", daemon=True)
         self._rpc = RpcServer(SERVICE_NAME)
         edge = Edge(info.vocab_size, info.context_length, info.page_size)
         TargetServicer(info, edge=edge, front=self._front).add_to(self._rpc.server)
