@@ -23,6 +23,8 @@ class ChatPrompt:
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
         self._template = environment.from_string(template.read_text(encoding="utf-8"))
         self._tokenizer = Tokenizer.from_file(str(tokenizer))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
 
     def ids(self, prompt: str) -> list[int]:
         messages = [{"role": "user", "content": prompt}]

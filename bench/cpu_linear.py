@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args(argv)
-    native = load_native()
+    native = load_native(num_threads=args.threads)
     if native is None:
         parser.exit(1, "the C kernels are not built: install a C compiler, then reinstall the package\n")
     torch.set_num_threads(args.threads)

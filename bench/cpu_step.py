@@ -40,10 +40,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args(argv)
-    torch.set_num_threads(args.threads)
 
     device, dtype = torch.device("cpu"), getattr(torch, args.dtype)
-    ops = load_ops("auto", device)
+    ops = load_ops("auto", device, num_threads=args.threads)
     head_path, model_path = Path(DEFAULT_HEAD_PATH), Path(DEFAULT_MODEL_PATH)
     target = TargetModel.load(model_path, head_path=head_path, dtype=dtype, ops=ops, device=device, tp=TpGroup())
     head = HeadModel.load(head_path, model_path, dtype=dtype, ops=ops, device=device)

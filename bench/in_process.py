@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,10 +27,9 @@ class InProcessLoop:
         self._config = config
         template = ChatPrompt(config.model_path)
         self._prompts = [template.ids(prompt) for prompt in prompts]
-        if config.num_threads:
-            torch.set_num_threads(config.num_threads)
         head_path = Path(config.speculative_draft_model_path)
-        self._model = InProcess(Path(config.model_path), head_path, getattr(torch, dtype))
+        num_threads = config.num_threads or len(os.sched_getaffinity(0))
+        self._model = InProcess(Path(config.model_path), head_path, getattr(torch, dtype), num_threads=num_threads)
 
     def run(self, mode: str, *, repeat: int, on_end: Callable[[], object]) -> Run:
         """Sends every prompt once; on_end is called after each. A request that fails is counted, not raised."""

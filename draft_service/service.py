@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import torch
 from prometheus_client import CollectorRegistry
 
 from draft_service.batcher import StepLimits
@@ -54,11 +53,10 @@ class LoadedDraft:
     @classmethod
     def load(cls, config: DraftConfig) -> Self:
         """Takes seconds; to be called before the event loop runs. Raises ModelLoadError or ConfigError."""
-        torch.set_num_threads(config.num_threads)
         model_path, head_path = Path(config.model_path), Path(config.speculative_draft_model_path)
         target = load_model_config(model_path)
         context_length = target.context_length(config.context_length)
-        device, ops = choose_device(config.device, config.kernel_backend)
+        device, ops = choose_device(config.device, config.kernel_backend, num_threads=config.num_threads)
         model = HeadModel.load(head_path, model_path, dtype=dtype_named(config.dtype), ops=ops, device=device)
         num_pages = choose_num_pages(
             config,

@@ -54,9 +54,10 @@ class InProcess:
         *,
         backend: str = "auto",
         device: str = "cpu",
+        num_threads: int | None = None,
     ) -> None:
         """Raises ModelLoadError."""
-        self.ops = load_ops(backend, device)
+        self.ops = load_ops(backend, device, num_threads=num_threads)
         at = torch.device(device)
         self.target = TargetModel.load(
             model_path, head_path=head_path, dtype=dtype, ops=self.ops, device=at, tp=TpGroup()

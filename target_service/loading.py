@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from engine.config import load_model_config
 from engine.device import choose_device
@@ -45,8 +44,7 @@ def load_rank(config: TargetConfig, rank: int, init_method: str) -> LoadedRank:
 
     Raises ModelLoadError or ConfigError.
     """
-    torch.set_num_threads(config.threads_per_rank)
-    device, ops = choose_device(config.device, config.kernel_backend)
+    device, ops = choose_device(config.device, config.kernel_backend, num_threads=config.threads_per_rank)
     tp = init_tp_group(rank, config.tp_size, init_method=init_method)
     head = config.speculative_draft_model_path
     model = TargetModel.load(

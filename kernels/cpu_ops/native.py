@@ -18,14 +18,16 @@ class NativeKernels:
     """The kernels of one instruction set, for bf16 and fp32, summed in fp32. Thread-safe: it holds no buffers.
 
     A row's result is the same bits whatever other rows are there, however many, and however many threads compute.
-    ``isa`` is a name out of the extension's ``isas()``; None takes the best that this CPU runs.
+    ``isa`` is a name out of the extension's ``isas()``; None takes the best that this CPU runs. num_threads None takes
+    torch's number.
     """
 
-    def __init__(self, module: ModuleType, *, isa: str | None = None) -> None:
+    def __init__(self, module: ModuleType, *, isa: str | None = None, num_threads: int | None = None) -> None:
         names = module.isas()
         if isa is not None and isa not in names:
             raise ValueError(f"instruction set {isa!r} does not run here; choose one of {', '.join(names)}")
         self.isa: str = names[0] if isa is None else isa
+        self.num_threads = num_threads or torch.get_num_threads()
         self._isa = names.index(self.isa)
         self._module = module
 
@@ -53,7 +55,7 @@ class NativeKernels:
             width,
             _is_bf16(x),
             _is_bf16(out),
-            torch.get_num_threads(),
+            self.num_threads,
         )
         return out
 
@@ -75,7 +77,7 @@ class NativeKernels:
             x.numel() // width,
             width,
             _is_bf16(x),
-            torch.get_num_threads(),
+            self.num_threads,
             eps,
         )
         return out
@@ -92,7 +94,7 @@ class NativeKernels:
             rows,
             width,
             _is_bf16(gate_up),
-            torch.get_num_threads(),
+            self.num_threads,
         )
         return out
 
@@ -113,7 +115,7 @@ class NativeKernels:
             k.shape[1],
             head_dim,
             _is_bf16(q),
-            torch.get_num_threads(),
+            self.num_threads,
         )
 
     def append(self, rows: Tensor, slots: Tensor, cache: Tensor) -> None:
@@ -160,7 +162,7 @@ class NativeKernels:
             head_dim,
             tiles.page_size,
             _is_bf16(q),
-            torch.get_num_threads(),
+            self.num_threads,
             head_dim**-0.5,
         )
         return out
@@ -180,15 +182,15 @@ def _row_stride(tensor: Tensor) -> int:
     return row
 
 
-def load_native() -> NativeKernels | None:
+def load_native(*, num_threads: int | None = None) -> NativeKernels | None:
     """The extension's kernels, or None (and one log line) where it was not built or does not load."""
     try:
-        from kernels.cpu_ops import _native  # type: ignore[attr-defined]  # after torch, whose OpenMP it takes
+        from kernels.cpu_ops import _native  # type: ignore[attr-defined]
     except ImportError as error:
         _LOG.warning(
             "CPU kernels are off, torch computes instead (slower): %s. Install a C compiler and reinstall.", error
         )
         return None
-    kernels = NativeKernels(_native)
-    _LOG.info("CPU kernels: %s, %d threads", kernels.isa, torch.get_num_threads())
+    kernels = NativeKernels(_native, num_threads=num_threads)
+    _LOG.info("CPU kernels: %s, %d threads", kernels.isa, kernels.num_threads)
     return kernels

@@ -27,6 +27,11 @@ class CpuOps(ReferenceOps):
         super().__init__("cpu")
         self._native = load_native() if native is None else native
 
+    @property
+    def has_threads(self) -> bool:
+        """Whether the work runs on threads of the kernels' own, and not on torch's."""
+        return self._native is not None
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if self._native is None:
             return super().linear(x, weight, bias)

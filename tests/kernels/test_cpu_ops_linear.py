@@ -58,16 +58,9 @@ def test_a_rows_result_is_the_same_bits_in_any_company(width: int, dtype: torch.
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_rows_result_is_the_same_bits_with_any_thread_count(dtype: torch.dtype, isa: str) -> None:
-    kernels = NativeKernels(_native, isa=isa)
     x, weight, bias = _operands(7, 500, 576, dtype)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        alone = kernels.linear(x, weight, bias)
-        torch.set_num_threads(3)
-        assert torch.equal(kernels.linear(x, weight, bias), alone)
-    finally:
-        torch.set_num_threads(before)
+    one, three = (NativeKernels(_native, isa=isa, num_threads=count).linear(x, weight, bias) for count in (1, 3))
+    assert torch.equal(one, three)
 
 
 @pytest.mark.parametrize("isa", ISAS)
