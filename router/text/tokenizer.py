@@ -18,10 +18,13 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 class TextTokenizer:
-    """Encodes prompts and makes detokenizers. Safe to use from several threads."""
+    """Encodes prompts and makes detokenizers. Safe to use from several threads. Owns the tokenizer that it is given."""
 
     def __init__(self, tokenizer: Tokenizer, *, fingerprint: str = "") -> None:
         self.fingerprint = fingerprint  # SHA-256 of the tokenizer's file, hexadecimal
+        # A file may keep settings of its training, which would cut or pad prompts without a word.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
         self._tokenizer = tokenizer
         self._special_ids = frozenset(
             token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special
