@@ -13,9 +13,10 @@ import torch
 from draft_service.replies import SessionCode
 from engine.wire import to_raw
 from paceline.codec import encode_extend, encode_tensor
+from paceline.types import SamplingParams
 from paceline.v1 import common_pb2, draft_pb2, verify_pb2
 from tests.support.draft_peer import Part, Running, Target, columns, sync_rows
-from tests.support.tiny_draft import HIDDEN, VOCAB, WAIT_S, Prompt, random_prompt
+from tests.support.tiny_draft import HIDDEN, TREE, VOCAB, WAIT_S, Alone, Prompt, assert_same_tree, random_prompt
 
 Serve = Callable[..., AbstractAsyncContextManager[Running]]
 
@@ -171,6 +172,23 @@ async def test_rows_past_the_reserved_length_are_refused_and_free_the_session(se
         await sync.write(sync_rows(2, 0, random_prompt(9)))
         assert (await sync.read()).code == SessionCode.FULL
         await running.free_pages(running.service.info.num_pages)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e38])
+async def test_features_that_are_no_numbers_harm_no_other_session(
+    serve: Serve, alone: Alone, value: float, temperature: float
+) -> None:
+    good, sampling = random_prompt(9), SamplingParams(temperature=temperature)
+    bad = Prompt(random_prompt(9).tokens, torch.full((9, HIDDEN), value))
+    async with serve() as running:
+        target = await running.connect()
+        await target.send(open=[(1, 64), (2, 64)], sampling=sampling)
+        await target.send(parts=[Part(1, 1, 0, bad), Part(2, 1, 0, good)])
+        await target.proposal(1, 1)
+        assert (await target.proposal(2, 1)).tree.num_nodes == TREE.num_draft_tokens
+        await target.send(release=[1, 2], open=[(3, 64)])
+        assert_same_tree(await target.ask(3, 1, good), alone.tree(good))
 
 
 async def test_unknown_sessions_are_answered(serve: Serve) -> None:
