@@ -341,6 +341,19 @@ def test_off_and_on_again_leaves_no_hole_and_speculates_in_the_first_round(loop,
     assert output.tokens == plain
 
 
+def test_a_replayed_request_rebuilds_the_drafts_rows_from_its_first_token(loop, make_prophet):
+    prompt = random_prompt(20)
+    plain = loop.generate(prompt, LONG)
+    draft = make_prophet([prompt + plain])
+    output = loop.submit(50, prompt, params=LONG, decision=always(CHAIN), emitted=plain[:11])
+    output.tokens += plain[:11]
+    draft.run()
+    assert output.tokens == plain
+    assert output.finish.stats.speculative_rounds > 0
+    _, base, rows = draft.asks[0]
+    assert base + rows == 31
+
+
 def test_a_ladder_turns_speculation_off_for_a_burst(loop, head_draft):
     decision = SpeculationDecision(DRAFT, (Rung(1, CHAIN), Rung(0, None)), "threshold:1")
     prompts = [random_prompt(5, seed=i) for i in range(3)]
