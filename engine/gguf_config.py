@@ -22,7 +22,6 @@ def model_config_from_gguf(source: GgufSource) -> ModelConfig:
     num_heads = fields.whole("attention.head_count")
     hidden_size = fields.whole("embedding_length")
     rope_dims = fields.whole("rope.dimension_count", hidden_size // num_heads)
-    bos = general.ids("tokenizer.ggml.bos_token_id")
     ends = general.ids("tokenizer.ggml.eos_token_id") + general.ids("tokenizer.ggml.eot_token_id")
     config = ModelConfig(
         architecture=architecture,
@@ -41,7 +40,6 @@ def model_config_from_gguf(source: GgufSource) -> ModelConfig:
         output_bias=source.has("model.layers.0.self_attn.o_proj.bias"),
         qk_norm=source.has("model.layers.0.self_attn.q_norm.weight"),
         eos_token_ids=tuple(dict.fromkeys(ends)),
-        bos_token_id=bos[0] if bos else None,
     )
     check_heads(config.num_heads, config.num_kv_heads, source.origin)
     return config

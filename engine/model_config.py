@@ -32,7 +32,6 @@ class ModelConfig:
     output_bias: bool  # o has a bias
     qk_norm: bool  # q and k are normed per head before the rotation
     eos_token_ids: tuple[int, ...]
-    bos_token_id: int | None
 
     def context_length(self, asked: int | None) -> int:
         """Tokens of a request, for --context-length or None. Raises ConfigError for more than there are positions."""
@@ -54,7 +53,6 @@ def model_config_from_json(fields: Fields, generation: Fields | None) -> ModelCo
     num_heads = fields.whole("num_attention_heads")
     hidden_size = fields.whole("hidden_size")
     full_bias = fields.flag("attention_bias", False) and architecture != "qwen2"
-    bos = fields.ids("bos_token_id")
     config = ModelConfig(
         architecture=architecture,
         hidden_size=hidden_size,
@@ -72,7 +70,6 @@ def model_config_from_json(fields: Fields, generation: Fields | None) -> ModelCo
         output_bias=full_bias,
         qk_norm=architecture == "qwen3",
         eos_token_ids=_eos_token_ids(fields, generation),
-        bos_token_id=bos[0] if bos else None,
     )
     check_heads(config.num_heads, config.num_kv_heads, fields.origin)
     return config

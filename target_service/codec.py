@@ -73,12 +73,10 @@ class Edge:
                 self._check_lengths(message)
                 request = Request(
                     key=RequestKey(stream, message.request),
-                    request_id=message.request_id,
                     prompt_ids=decode_token_ids(message.prompt_ids, self.vocab_size),
                     emitted_ids=decode_token_ids(message.emitted_ids, self.vocab_size),
                     params=decode_sampling_params(sent),
                     decision=decode_decision(message.decision),
-                    attempt=message.attempt,
                     cost=cost,
                 )
             except PacelineError as error:

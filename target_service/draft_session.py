@@ -83,8 +83,8 @@ class DraftSession:
         self.sent_len += num_rows
         self.sync_inflight += 1
 
-    def ask(self, committed_len: int, *, max_nodes: int, now_s: float, deadline_s: float) -> int:
-        """Opens the next round: all rows up to committed_len count as sent. Returns the round.
+    def ask(self, committed_len: int, *, max_nodes: int, now_s: float, deadline_s: float) -> None:
+        """Opens the next round: all rows up to committed_len count as sent.
 
         An ask that is repeated at the same length keeps the first one's deadline: a draft that answers at once and
         never right costs a round no more than a silent one.
@@ -98,7 +98,6 @@ class DraftSession:
         self.asked_at_s = now_s
         self.max_nodes = max_nodes
         self.tree = None
-        return self.round
 
     def on_tree(self, arrived: ArrivedTree, *, committed_len: int, root_token: int) -> TreeVerdict:
         """Takes a tree in if it answers the open ask; keeps it if the request still stands where it asked."""
@@ -128,16 +127,14 @@ class DraftSession:
         if round_number == self.round:
             self.is_asking = False
 
-    def on_length_differs(self, round_number: int, held_len: int) -> bool:
-        """The draft refused a round's base. True: it must be sent again from held_len.
+    def on_length_differs(self, round_number: int, held_len: int) -> None:
+        """The draft refused a round's base: rows are sent again from held_len.
 
-        False where the answer is out of date, or where rows that are under way or acknowledged cover the gap:
+        Not where the answer is out of date, or where rows that are under way or acknowledged cover the gap:
         the draft parks the ask and serves it when they come.
         """
-        if not self.is_asking or round_number != self.round or self.sync_inflight > 0 or self.held_len > held_len:
-            return False
-        self._rewind(held_len)
-        return True
+        if self.is_asking and round_number == self.round and self.sync_inflight == 0 and self.held_len <= held_len:
+            self._rewind(held_len)
 
     def on_synced(self, held_len: int, *, ok: bool) -> None:
         """One Sync message was acknowledged; not ok: it did not join up, and the rest under way will not either."""

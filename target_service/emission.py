@@ -74,11 +74,6 @@ class StreamBatch:
         self.credits = later.credits or self.credits
         self.load = later.load or self.load
 
-    @property
-    def is_news(self) -> bool:
-        """Tokens or ends, which a router must see."""
-        return bool(self.deltas or self.finishes or self.returns)
-
 
 @dataclass(slots=True)
 class Emission:

@@ -32,12 +32,10 @@ class Request:
     """One submission. emitted_ids are what an earlier attempt gave; params.max_tokens counts them too."""
 
     key: RequestKey
-    request_id: str  # the router's, for logs
     prompt_ids: np.ndarray  # int32 [n], not empty
     emitted_ids: np.ndarray  # int32 [m]
     params: SamplingParams
     decision: SpeculationDecision
-    attempt: int
     cost: Cost
 
 

@@ -19,10 +19,6 @@ class ModelFiles:
     gguf: Path | None
     safetensors: tuple[Path, ...]  # sorted
 
-    @property
-    def weight_files(self) -> tuple[Path, ...]:
-        return self.safetensors if self.gguf is None else (self.gguf,)
-
 
 def find_model_files(path: Path) -> ModelFiles:
     """path: a folder with config.json and *.safetensors, a folder with one *.gguf, or a .gguf file.

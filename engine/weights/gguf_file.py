@@ -24,7 +24,6 @@ class GgufSource:
         self.origin = str(path)
         header = read_gguf_header(path)
         self.metadata = header.metadata
-        self._path = path
         self._data = np.memmap(path, np.uint8, mode="c")
         self._tensors = {_known_name(path, name): tensor for name, tensor in header.tensors.items()}
         architecture = header.metadata.get("general.architecture")

@@ -134,12 +134,10 @@ class DrivenLoop:
         params = params or SamplingParams(max_tokens=8, ignore_eos=True)
         request = Request(
             key=key,
-            request_id=str(number),
             prompt_ids=np.array(prompt, np.int32),
             emitted_ids=np.array(emitted, np.int32),
             params=params,
             decision=decision or SpeculationDecision(),
-            attempt=int(bool(emitted)),
             cost=cost_of(
                 prompt_len=len(prompt),
                 max_tokens=params.max_tokens,

@@ -21,12 +21,10 @@ def sequence(number: int, *, prompt_len: int = 4, decoding: bool = True, draft: 
     cost = cost_of(prompt_len=prompt_len, max_tokens=50, context_length=256, page_size=4)
     request = Request(
         key=RequestKey(1, number),
-        request_id="",
         prompt_ids=np.arange(prompt_len, dtype=np.int32),
         emitted_ids=np.zeros(0, np.int32),
         params=SamplingParams(max_tokens=50),
         decision=ALWAYS if draft in ("waits", "ready") else SpeculationDecision("d:1" if draft else ""),
-        attempt=0,
         cost=cost,
     )
     table = PageTable(PageAllocator(100, 4))
