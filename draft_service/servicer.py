@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -20,17 +19,16 @@ from draft_service.round_board import TimedRecord
 from draft_service.round_codec import encode_round
 from draft_service.streams import Outbox
 from paceline.errors import PacelineError, WireError
+from paceline.peer_stream import first_message, refuse
 from paceline.v1 import draft_pb2, draft_pb2_grpc, verify_pb2
 
 SERVICE_NAME = draft_pb2.DESCRIPTOR.services_by_name["DraftService"].full_name
 
 _log = logging.getLogger(__name__)
-_HELLO_TIMEOUT_S = 10.0
 _SYNC_WINDOW = 16  # messages of one stream that wait for the head at a time; the rest waits in the transport
 _DEFAULT_LOAD_INTERVAL_MS = 100
 _MIN_LOAD_INTERVAL_MS = 10
 
-_Message = TypeVar("_Message", draft_pb2.SpeculateRequest, draft_pb2.SyncRequest)
 _SyncWindow = asyncio.Queue["asyncio.Future[SyncReply] | None"]
 
 
@@ -57,7 +55,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         stream, outbox = self._front.hub.open_stream()
         reader = None
         try:
-            first = await _first(requests)
+            first = await first_message(requests)
             target = self._edge.check_hello(first)
             _log.info("target %s (incarnation %d) opened stream %d", first.hello.target, target, stream)
             yield draft_pb2.SpeculateResponse(info=self._info_message)
@@ -66,7 +64,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             while (replies := await outbox.take()) is not None:
                 yield encode_replies(replies, self._info.incarnation)
         except (PacelineError, DecodeError) as error:
-            await _abort(context, error)
+            await refuse(context, error)
         finally:
             self._front.hub.close_stream(stream)
             self._post(StreamEnd(stream))
@@ -80,7 +78,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         window: _SyncWindow = asyncio.Queue(_SYNC_WINDOW)
         reader = None
         try:
-            first = await _first(requests)
+            first = await first_message(requests)
             target = self._edge.check_hello(first)
             if first.verified_id:
                 raise WireError("the first message of a sync stream carries hello and no rows")
@@ -88,7 +86,7 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             while (reply := await window.get()) is not None:
                 yield encode_sync_reply(await reply)
         except (PacelineError, DecodeError) as error:
-            await _abort(context, error)
+            await refuse(context, error)
         finally:
             await _cancel(reader)
 
@@ -152,23 +150,6 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             failed: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
             await window.put(failed)
-
-
-async def _first(requests: AsyncIterator[_Message]) -> _Message:
-    """Raises WireError where none comes."""
-    try:
-        async with asyncio.timeout(_HELLO_TIMEOUT_S):
-            return await anext(requests)
-    except TimeoutError as error:
-        raise WireError(f"no hello came within {_HELLO_TIMEOUT_S:g} s") from error
-    except StopAsyncIteration as error:
-        raise WireError("the stream ended without a hello") from error
-
-
-async def _abort(context: grpc.aio.ServicerContext, error: PacelineError | DecodeError) -> None:
-    refusal = error if isinstance(error, PacelineError) else WireError(f"a message does not parse: {error}")
-    _log.warning("stream of %s refused: %s", context.peer(), refusal)
-    await context.abort(refusal.code, str(refusal))
 
 
 async def _cancel(task: asyncio.Task[None] | None) -> None:

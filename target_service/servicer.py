@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from paceline.errors import PacelineError, WireError
+from paceline.peer_stream import first_message, refuse
 from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc, verify_pb2
 from target_service.codec import Edge, encode_batch, encode_load
 from target_service.front import Front
@@ -17,7 +18,6 @@ from target_service.round_codec import encode_round
 from target_service.router_streams import RouterStream
 
 SERVICE_NAME = target_pb2.DESCRIPTOR.services_by_name["TargetService"].full_name
-_HELLO_TIMEOUT_S = 10.0
 
 
 class TargetServicer(target_pb2_grpc.TargetServiceServicer):
@@ -49,7 +49,7 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
                     info = None
                 yield response
         except (PacelineError, DecodeError) as error:
-            await _abort(context, error)
+            await refuse(context, error)
         finally:
             if stream is not None:
                 self._front.streams.close(stream)
@@ -93,18 +93,6 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
 
 async def _check_hello(requests: AsyncIterator[target_pb2.ServeRequest]) -> None:
     """Raises WireError unless the first message is a hello."""
-    try:
-        async with asyncio.timeout(_HELLO_TIMEOUT_S):
-            first = await anext(requests)
-    except TimeoutError as error:
-        raise WireError(f"no hello came within {_HELLO_TIMEOUT_S:g} s") from error
-    except StopAsyncIteration as error:
-        raise WireError("the stream ended without a hello") from error
+    first = await first_message(requests)
     if first.WhichOneof("message") != "hello":
         raise WireError("the first message of a stream must carry hello")
-
-
-async def _abort(context: grpc.aio.ServicerContext, error: PacelineError | DecodeError) -> None:
-    if isinstance(error, PacelineError):
-        await context.abort(error.code, str(error))
-    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"a message does not parse: {error}")
