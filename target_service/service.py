@@ -132,13 +132,13 @@ class TargetService:
         await self._drained_within(_STOP_GRACE_S)
 
     async def close(self) -> None:
-        """Ends the streams, the links, the server and the engine thread."""
+        """Ends the streams, the server, the engine thread, and then the links, which its last orders may open."""
         self._front.streams.end_all(self._failure)
         await self._rpc.stop(_STOP_GRACE_S)
-        await self._links.close()
         self._mailbox.put(Stopped())
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
+        await self._links.close()
 
     @property
     def _failure(self) -> PacelineError | None:
