@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -62,8 +64,14 @@ def free_pages(fleet: Fleet) -> list[int]:
     return pages
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
 def test_a_draft_killed_in_mid_stream_changes_no_token_and_is_used_again(prompts: list[str]) -> None:
-    fleet = Fleet(FleetConfig(dtype="float32"))
+    metrics_port = free_port()
+    fleet = Fleet(FleetConfig(dtype="float32", target_flags=("--metrics-port", str(metrics_port))))
     with fleet, PacelineClient(fleet.router_address, request_timeout_s=WAIT_S) as client:
         expected = ask(client, prompts[0], LONG, False)
         with start(client, prompts[0]) as generation:
@@ -76,6 +84,10 @@ def test_a_draft_killed_in_mid_stream_changes_no_token_and_is_used_again(prompts
         log = (fleet.log_dir / "target-0.log").read_text()
         losses = [line for line in log.splitlines() if "draft" in line and "lost" in line]
         assert len(losses) == 1, losses
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics") as reply:
+            metrics = reply.read().decode()
+        counted = f'paceline_target_draft_losses_total{{draft="{fleet.drafts[0].address}",reason="unreachable"}} 1.0'
+        assert counted in metrics.splitlines()
 
         fleet.drafts[0].restart(timeout_s=WAIT_S)
 
