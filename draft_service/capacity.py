@@ -6,6 +6,7 @@ import psutil
 import torch
 
 from draft_service.config import DraftConfig
+from engine.memory import check_pool_fits
 from engine.pages import pages_for
 from paceline.errors import ConfigError
 from paceline.types import MAX_SCRATCH_NODES
@@ -17,13 +18,16 @@ _CPU_POOL_BYTES = 128 << 20
 def choose_num_pages(config: DraftConfig, *, context_length: int, bytes_per_token: int, weight_bytes: int) -> int:
     """Pages for --max-total-tokens, or what the sessions can use at most, bounded by the share of memory.
 
-    Raises ConfigError where not even one session of two tokens fits.
+    Raises ConfigError where not even one session of two tokens fits, or where --max-total-tokens asks for more
+    memory than there is.
     """
-    useful = config.max_running_requests * pages_for(context_length + MAX_SCRATCH_NODES, config.page_size)
+    page_bytes = bytes_per_token * config.page_size
     if config.max_total_tokens is not None:
         num_pages = pages_for(config.max_total_tokens, config.page_size)
+        check_pool_fits(config.max_total_tokens, num_pages * page_bytes, device=config.device)
     else:
-        num_pages = min(useful, _share(config, weight_bytes) // (bytes_per_token * config.page_size))
+        useful = config.max_running_requests * pages_for(context_length + MAX_SCRATCH_NODES, config.page_size)
+        num_pages = min(useful, _share(config, weight_bytes) // page_bytes)
     least = pages_for(2 + MAX_SCRATCH_NODES, config.page_size)
     if num_pages < least:
         raise ConfigError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
+from engine.memory import check_pool_fits
 from engine.pages import pages_for
 from paceline.errors import ConfigError
 from paceline.tree import MAX_NODES
@@ -33,7 +34,8 @@ def choose_num_pages(config: TargetConfig, needs: MemoryNeeds, *, context_length
     page_bytes = needs.bytes_per_token * config.page_size
     if config.max_total_tokens is not None:
         num_pages = pages_for(config.max_total_tokens, config.page_size)
-        _check_fits(config, num_pages * page_bytes)
+        pool_bytes = num_pages * page_bytes
+        check_pool_fits(config.max_total_tokens, pool_bytes, device=config.device, num_ranks=config.tp_size)
     else:
         useful = config.max_running_requests * pages_for(context_length + MAX_NODES, config.page_size)
         num_pages = min(useful, _share(config, needs) // page_bytes)
@@ -55,16 +57,3 @@ def _share(config: TargetConfig, needs: MemoryNeeds) -> int:
     # The weights of this rank are loaded by now, and no longer available; all ranks share the host.
     free = int(config.mem_fraction_static * psutil.virtual_memory().available)
     return min(free, _CPU_POOL_BYTES) // config.tp_size
-
-
-def _check_fits(config: TargetConfig, pool_bytes: int) -> None:
-    device = torch.device(config.device)
-    if device.type == "cuda":
-        available, _ = torch.cuda.mem_get_info(device)
-    else:
-        available = psutil.virtual_memory().available // config.tp_size
-    if pool_bytes > available:
-        raise ConfigError(
-            f"--max-total-tokens {config.max_total_tokens} takes {pool_bytes / 2**30:.1f} GiB a rank and "
-            f"{available / 2**30:.1f} GiB are available; lower it"
-        )

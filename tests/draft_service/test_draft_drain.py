@@ -142,6 +142,7 @@ def test_a_flag_out_of_its_range_is_refused_by_name(tiny: TinyDraft, flags: dict
     ("flags", "says"),
     [
         ({"max_total_tokens": 40}, "10 KV pages"),
+        ({"max_total_tokens": 10**12}, "--max-total-tokens 1000000000000 takes"),
         ({"context_length": 1000}, "--context-length is 1000"),
         ({"device": "abacus"}, "--device abacus"),
         ({"device": "cuda", "kernel_backend": "cpu"}, "does not run on cuda"),
