@@ -25,7 +25,7 @@ from router.placement import (
 )
 from router.queue import RequestQueue
 from router.request import ClientRequest
-from router.serve_codec import encode_hello
+from router.serve_codec import NO_CREDIT, encode_hello
 from router.speculation import SpeculationControl
 from router.target_link import TargetLink
 from router.text.tokenizer import TextTokenizer
@@ -229,7 +229,7 @@ class Dispatcher:
         """To the queue's front for another attempt, unless all its tokens are there or attempts are used up."""
         self._speculation.stop(live)
         live.attempt += 1
-        live.barren_attempts += 1
+        live.barren_attempts += reason != NO_CREDIT  # another router was faster: nothing is wrong
         live.avoid = link.address
         if live.emitted and live.emitted[-1] in live.stop_ids:
             live.end(FinishReason.STOP)

@@ -13,8 +13,9 @@ from router.live_request import LiveRequest
 from router.peer import DraftLoad, PeerInfo, TargetLoad
 from router.placement import Head
 
+NO_CREDIT = "no-credit"
 _RETURN_REASONS: dict[int, str] = {
-    target_pb2.RETURN_REASON_NO_CREDIT: "no-credit",
+    target_pb2.RETURN_REASON_NO_CREDIT: NO_CREDIT,
     target_pb2.RETURN_REASON_PREEMPTED: "preempted",
     target_pb2.RETURN_REASON_DRAINING: "draining",
 }

@@ -27,7 +27,8 @@ class CreditBook:
     """Shares slots and pages equally over the streams, one slot each at least. Pure; one thread.
 
     A submission spends when it arrives and gets back at its end, whatever that is. A stream's share falls
-    when another joins; one that holds more than its share may spend again once it has fallen below.
+    when another joins; one that holds more than its share may spend again once it has fallen below. A stream that
+    holds nothing may take any free page, or a request of more pages than a share would wait for ever.
     """
 
     def __init__(self, *, num_slots: int, num_pages: int) -> None:
@@ -79,5 +80,6 @@ class CreditBook:
         free_pages = self._num_pages - sum(other.held_pages for other in streams)
         share = max(1, self._num_slots // len(streams))  # more streams than slots take turns
         slots = min(share - account.held_slots, free_slots)
-        pages = min(self._num_pages // len(streams) - account.held_pages, free_pages)
+        page_share = self._num_pages // len(streams) if account.held_slots else self._num_pages
+        pages = min(page_share - account.held_pages, free_pages)
         return Cost(max(0, slots), max(0, pages))

@@ -39,7 +39,7 @@ async def test_two_routers_share_the_credits(serve_target):
     async with serve_target() as target:
         first = await target.connect()
         second = await target.connect()
-        assert (second.credits.slots, second.credits.pages) == (4, 256)
+        assert (second.credits.slots, second.credits.pages) == (4, 512)
         await first.submit(submission(1, [5, 6]))
         await first.finish(1)
         assert first.credits.slots == 5

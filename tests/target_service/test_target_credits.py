@@ -42,6 +42,16 @@ def test_a_share_falls_when_another_stream_joins_and_rises_when_it_goes():
     assert book.grant(1) == Grant(4 + 1, 100 + 20)
 
 
+def test_a_request_of_more_pages_than_a_share_runs_once_its_stream_holds_nothing():
+    book = CreditBook(num_slots=4, num_pages=100)
+    book.open(1)
+    book.open(2)
+    assert book.spend(1, Cost(1, 10))
+    assert not book.spend(1, Cost(1, 80)), "past its half, while another of its requests runs"
+    book.give_back(1, Cost(1, 10))
+    assert book.spend(1, Cost(1, 80))
+
+
 def test_more_streams_than_slots_take_turns():
     book = CreditBook(num_slots=1, num_pages=100)
     book.open(1)
