@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     features = torch.randn(2, target.feature_size, generator=torch.Generator().manual_seed(0)).to(dtype)
     for shape in _SHAPES:
         numbers = (shape.num_steps, shape.eagle_topk, shape.num_draft_tokens)
-        propose = ProposeParams(*numbers, seed=0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+        propose = ProposeParams(*numbers, seed=0, temperature=0.0)
         items = [ExtendItem(table, args.kv_len, np.array([100, 101], np.int32), features, propose)]
         _report(f"draft, {numbers}", functools.partial(drafter.extend, items), args.repeats)
 

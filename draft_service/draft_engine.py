@@ -135,9 +135,6 @@ class DraftEngine:
                 num_draft_tokens=shape.num_draft_tokens,
                 seed=sampling.seed,
                 temperature=sampling.temperature,
-                top_k=sampling.top_k,
-                top_p=sampling.top_p,
-                min_p=sampling.min_p,
             )
         return ExtendItem(
             table=session.table,

@@ -27,9 +27,6 @@ def warm_up(drafter: Drafter, allocator: PageAllocator, *, feature_size: int) ->
                     num_draft_tokens=num_draft_tokens,
                     seed=0,
                     temperature=temperature,
-                    top_k=0,
-                    top_p=1.0,
-                    min_p=0.0,
                 )
                 item = ExtendItem(
                     table=table,

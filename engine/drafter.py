@@ -21,16 +21,13 @@ from paceline.types import TreeShape
 
 @dataclass(frozen=True, slots=True)
 class ProposeParams:
-    """The tree to propose, and the request's sampling, whose noise ranks the candidates. temperature 0 is greedy."""
+    """The tree to propose, and the request's noise, which ranks the candidates. temperature 0 is greedy."""
 
     num_steps: int
     eagle_topk: int
     num_draft_tokens: int
     seed: int
     temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
 
 
 @dataclass(frozen=True, slots=True)

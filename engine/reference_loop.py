@@ -227,9 +227,6 @@ class _Run:
             num_draft_tokens=min(shape.num_draft_tokens, most),
             seed=params.seed,
             temperature=params.temperature,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            min_p=params.min_p,
         )
 
 

@@ -47,7 +47,11 @@ class ChatTemplate:
         folder = model_folder(model_path)
         config = _read_json(folder / "tokenizer_config.json")
         file = folder / "chat_template.jinja"
-        source = file.read_text(encoding="utf-8") if file.is_file() else _default_of(config.get("chat_template"))
+        try:
+            source = file.read_text(encoding="utf-8") if file.is_file() else _default_of(config.get("chat_template"))
+        except (KeyError, AttributeError, UnicodeDecodeError) as error:
+            where = file if file.is_file() else folder / "tokenizer_config.json"
+            raise ModelLoadError(f"the chat template in {where} is damaged ({error!r}); mend or remove it") from error
         if source is None:
             return None
         special_tokens = {name: _content(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}

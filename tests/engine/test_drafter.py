@@ -18,7 +18,7 @@ from paceline.tree import DraftTree
 from tests.support.tiny_draft import DRAFT_VOCAB, Prompt, random_prompt, save_tiny_draft
 
 PAGE_SIZE, NUM_PAGES = 4, 200
-GREEDY = ProposeParams(4, 3, 10, seed=0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+GREEDY = ProposeParams(4, 3, 10, seed=0, temperature=0.0)
 SAMPLED = replace(GREEDY, seed=77, temperature=1.3)
 CASES = {
     "tree": GREEDY,

@@ -72,6 +72,15 @@ def test_a_template_that_does_not_parse_names_its_line() -> None:
         ChatTemplate("\n{% for %}", special_tokens={})
 
 
+def test_a_damaged_template_is_refused_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [{"name": "default"}]}))
+    with pytest.raises(ModelLoadError, match="tokenizer_config.json is damaged"):
+        ChatTemplate.load(str(tmp_path))
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ModelLoadError, match="chat_template.jinja is damaged"):
+        ChatTemplate.load(str(tmp_path))
+
+
 def test_templates_in_the_tokenizers_config_are_found(tmp_path: Path) -> None:
     named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "{{ eos_token }}yes"}]
     config = {"chat_template": named, "eos_token": {"content": "</s>"}}

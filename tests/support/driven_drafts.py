@@ -157,9 +157,6 @@ class HeadProposer:
                 num_draft_tokens=shape.num_draft_tokens,
                 seed=held.params.seed,
                 temperature=held.params.temperature,
-                top_k=held.params.top_k,
-                top_p=held.params.top_p,
-                min_p=held.params.min_p,
             )
             tokens = np.array(held.tokens, np.int32)
             (tree,) = self.drafter.extend([ExtendItem(table, 0, tokens, held.rows, params)])

@@ -46,9 +46,6 @@ def first_tree(ids: np.ndarray, shape: TreeShape) -> DraftTree:
         shape.num_draft_tokens,
         seed=0,
         temperature=0.0,
-        top_k=0,
-        top_p=1.0,
-        min_p=0.0,
     )
     drafter = Drafter(head, head.make_cache(NUM_PAGES, PAGE_SIZE), max_rows=2048)
     (tree,) = drafter.extend([ExtendItem(table, 0, ids[1:], features, propose)])

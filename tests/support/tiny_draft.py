@@ -72,9 +72,6 @@ class Alone:
                 num_draft_tokens=shape.num_draft_tokens,
                 seed=sampling.seed,
                 temperature=sampling.temperature,
-                top_k=sampling.top_k,
-                top_p=sampling.top_p,
-                min_p=sampling.min_p,
             )
             item = ExtendItem(table=table, base_len=0, tokens=prompt.tokens, features=prompt.features, propose=params)
             (tree,) = self.drafter.extend([item])
