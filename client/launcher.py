@@ -31,7 +31,7 @@ class FleetConfig:
     tp_size: int = 1
     dtype: str = "bfloat16"
     model_path: str = DEFAULT_MODEL_PATH
-    head_path: str = DEFAULT_HEAD_PATH
+    head_path: str = DEFAULT_HEAD_PATH  # "": none, and then no drafts
     host: str = "127.0.0.1"
     router_port: int = 0  # 0: a free one
     num_threads: int = 0  # of each process that runs a model; 0: the cores shared out over a target's ranks
@@ -164,7 +164,7 @@ class Fleet:
     def _model_flags(self) -> list[str]:
         config = self.config
         flags = ["--host", config.host, "--model-path", config.model_path, "--dtype", config.dtype]
-        return [*flags, "--speculative-draft-model-path", config.head_path] if config.head_path else flags
+        return [*flags, f"--speculative-draft-model-path={config.head_path}"]  # empty: no head, not the default one
 
     def _num_threads(self, num_sharing: int) -> int:
         """Draft and target take turns, so each kind gets all cores; processes of a kind share them."""

@@ -9,7 +9,7 @@ import pytest
 
 from client.client import PacelineClient
 from client.launcher import Fleet, FleetConfig
-from tests.support.services import ROOT, WAIT_S, Oracle
+from tests.support.services import PATIENT, ROOT, WAIT_S, Oracle
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def prompts() -> list[str]:
 @pytest.fixture(scope="module")
 def fp32_fleet() -> Iterator[Fleet]:
     """One router, one draft, one target; fp32."""
-    with Fleet(FleetConfig(dtype="float32")) as fleet:
+    with Fleet(FleetConfig(dtype="float32", target_flags=PATIENT)) as fleet:
         yield fleet
 
 

@@ -17,7 +17,7 @@ from client.client import Generation, PacelineClient
 from client.launcher import Fleet, FleetConfig
 from client.request import GenerateOptions, Message, Sampling
 from paceline.v1 import draft_pb2, draft_pb2_grpc, target_pb2, target_pb2_grpc
-from tests.support.services import TREE, WAIT_S, ask
+from tests.support.services import PATIENT, TREE, WAIT_S, ask
 
 LONG = Sampling(max_tokens=60, ignore_eos=True)
 
@@ -25,7 +25,7 @@ LONG = Sampling(max_tokens=60, ignore_eos=True)
 @pytest.fixture
 def pair() -> Iterator[tuple[Fleet, PacelineClient]]:
     """Two targets, one draft."""
-    fleet = Fleet(FleetConfig(num_targets=2, dtype="float32", stop_grace_s=5.0))
+    fleet = Fleet(FleetConfig(num_targets=2, dtype="float32", stop_grace_s=5.0, target_flags=PATIENT))
     with fleet, PacelineClient(fleet.router_address, request_timeout_s=WAIT_S) as client:
         yield fleet, client
 
@@ -71,7 +71,7 @@ def free_port() -> int:
 
 def test_a_draft_killed_in_mid_stream_changes_no_token_and_is_used_again(prompts: list[str]) -> None:
     metrics_port = free_port()
-    fleet = Fleet(FleetConfig(dtype="float32", target_flags=("--metrics-port", str(metrics_port))))
+    fleet = Fleet(FleetConfig(dtype="float32", target_flags=(*PATIENT, "--metrics-port", str(metrics_port))))
     with fleet, PacelineClient(fleet.router_address, request_timeout_s=WAIT_S) as client:
         expected = ask(client, prompts[0], LONG, False)
         with start(client, prompts[0]) as generation:
@@ -130,7 +130,7 @@ def test_a_terminated_target_drains_without_a_failed_request(
 
 
 def test_a_terminated_draft_drains_without_a_failed_request(prompts: list[str]) -> None:
-    fleet = Fleet(FleetConfig(dtype="float32"))
+    fleet = Fleet(FleetConfig(dtype="float32", target_flags=PATIENT))
     with fleet, PacelineClient(fleet.router_address, request_timeout_s=WAIT_S) as client:
         expected = ask(client, prompts[0], LONG, False).token_ids
         with start(client, prompts[0]) as generation:
@@ -142,7 +142,7 @@ def test_a_terminated_draft_drains_without_a_failed_request(prompts: list[str]) 
 
 
 def test_a_terminated_router_finishes_its_streams(prompts: list[str]) -> None:
-    fleet = Fleet(FleetConfig(dtype="float32"))
+    fleet = Fleet(FleetConfig(dtype="float32", target_flags=PATIENT))
     with fleet, PacelineClient(fleet.router_address, request_timeout_s=WAIT_S) as client:
         assert fleet.router is not None
         with start(client, prompts[0], Sampling(max_tokens=24, ignore_eos=True)) as generation:

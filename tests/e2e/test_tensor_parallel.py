@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from client.client import PacelineClient
 from client.launcher import Fleet, FleetConfig
 from client.request import Sampling
-from tests.support.services import TREE, WAIT_S, ask
+from tests.support.services import PATIENT, TREE, WAIT_S, ask
 
 SAMPLING = Sampling(max_tokens=24)
 
@@ -56,11 +56,12 @@ def test_two_ranks_give_the_tokens_of_one_on_a_random_model(random_model: Path) 
 
 @pytest.fixture(scope="module")
 def three_ranks() -> Iterator[PacelineClient]:
-    fleet = Fleet(FleetConfig(dtype="float32", tp_size=3))
+    fleet = Fleet(FleetConfig(dtype="float32", tp_size=3, target_flags=PATIENT))
     with fleet, PacelineClient(fleet.router_address, request_timeout_s=WAIT_S) as client:
         yield client
 
 
+@pytest.mark.slow
 def test_three_ranks_give_the_tokens_of_one_with_and_without_speculation(
     three_ranks: PacelineClient, fp32_client: PacelineClient, prompts: list[str]
 ) -> None:

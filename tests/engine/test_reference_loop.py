@@ -48,6 +48,7 @@ def chat_ids(text: str) -> list[int]:
     return tokenizer.encode(turns, add_special_tokens=False).ids
 
 
+@pytest.mark.slow
 def test_greedy_tokens_equal_transformers_with_chain_tree_and_no_draft(default_loop: InProcess) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 

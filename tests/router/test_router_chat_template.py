@@ -74,10 +74,10 @@ def test_a_template_that_does_not_parse_names_its_line() -> None:
 
 def test_a_damaged_template_is_refused_by_its_file(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [{"name": "default"}]}))
-    with pytest.raises(ModelLoadError, match="tokenizer_config.json is damaged"):
+    with pytest.raises(ModelLoadError, match=r"tokenizer_config\.json is damaged"):
         ChatTemplate.load(str(tmp_path))
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
-    with pytest.raises(ModelLoadError, match="chat_template.jinja is damaged"):
+    with pytest.raises(ModelLoadError, match=r"chat_template\.jinja is damaged"):
         ChatTemplate.load(str(tmp_path))
 
 
