@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paceline.config import parse_flags
+from paceline.defaults import DEFAULT_TREE
 from paceline.errors import ConfigError
-from paceline.types import TreeShape
 from router.config import RouterConfig
 from router.policy import PolicyKind
 
@@ -18,7 +18,7 @@ def parsed(*argv: str) -> RouterConfig:
 def test_the_defaults_speculate_always() -> None:
     policy = parsed().policy()
     assert policy.kind is PolicyKind.ALWAYS
-    assert policy.shape == TreeShape(5, 4, 16)
+    assert policy.shape == DEFAULT_TREE
 
 
 def test_a_threshold_brings_its_policy() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from paceline.codec import encode_tree_shape
+from paceline.defaults import DEFAULT_TREE
 from paceline.v1 import common_pb2, router_pb2
 
-SHAPE = common_pb2.TreeShape(num_steps=5, eagle_topk=4, num_draft_tokens=16)
+SHAPE = encode_tree_shape(DEFAULT_TREE)
 OWN = common_pb2.TreeShape(num_steps=3, eagle_topk=1, num_draft_tokens=4)
 
 
