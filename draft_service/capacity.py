@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import psutil
-import torch
-
 from draft_service.config import DraftConfig
-from engine.memory import check_pool_fits
+from engine.memory import check_pool_fits, pool_share
 from engine.pages import pages_for
 from paceline.errors import ConfigError
 from paceline.types import MAX_SCRATCH_NODES
 
-# The host's memory belongs to the other services, too, and a pool is touched whole when it is zeroed.
 _CPU_POOL_BYTES = 128 << 20
 
 
@@ -27,7 +23,13 @@ def choose_num_pages(config: DraftConfig, *, context_length: int, bytes_per_toke
         check_pool_fits(config.max_total_tokens, num_pages * page_bytes, device=config.device)
     else:
         useful = config.max_running_requests * pages_for(context_length + MAX_SCRATCH_NODES, config.page_size)
-        num_pages = min(useful, _share(config, weight_bytes) // page_bytes)
+        share = pool_share(
+            config.device,
+            fraction=config.mem_fraction_static,
+            weight_bytes=weight_bytes,
+            cpu_limit=_CPU_POOL_BYTES,
+        )
+        num_pages = min(useful, share // page_bytes)
     least = pages_for(2 + MAX_SCRATCH_NODES, config.page_size)
     if num_pages < least:
         raise ConfigError(
@@ -35,13 +37,3 @@ def choose_num_pages(config: DraftConfig, *, context_length: int, bytes_per_toke
             "raise --max-total-tokens or --mem-fraction-static"
         )
     return num_pages
-
-
-def _share(config: DraftConfig, weight_bytes: int) -> int:
-    """Bytes for the pool."""
-    device = torch.device(config.device)
-    if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-        return int(config.mem_fraction_static * total) - weight_bytes
-    # The weights are loaded by now, and no longer available.
-    return min(int(config.mem_fraction_static * psutil.virtual_memory().available), _CPU_POOL_BYTES)

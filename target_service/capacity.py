@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import psutil
 import torch
 
-from engine.memory import check_pool_fits
+from engine.memory import check_pool_fits, pool_share
 from engine.pages import pages_for
 from paceline.errors import ConfigError
 from paceline.tree import MAX_NODES
 from target_service.config import TargetConfig
 
-# The host's memory belongs to the other services, too, and a pool is touched whole when it is zeroed.
 _CPU_POOL_BYTES = 512 << 20
 
 
@@ -49,11 +47,11 @@ def choose_num_pages(config: TargetConfig, needs: MemoryNeeds, *, context_length
 
 
 def _share(config: TargetConfig, needs: MemoryNeeds) -> int:
-    """Bytes for one rank's pool."""
-    device = torch.device(config.device)
-    if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-        return int(config.mem_fraction_static * total) - needs.weight_bytes
-    # The weights of this rank are loaded by now, and no longer available; all ranks share the host.
-    free = int(config.mem_fraction_static * psutil.virtual_memory().available)
-    return min(free, _CPU_POOL_BYTES) // config.tp_size
+    """Bytes for one rank's pool; all ranks share a host."""
+    share = pool_share(
+        config.device,
+        fraction=config.mem_fraction_static,
+        weight_bytes=needs.weight_bytes,
+        cpu_limit=_CPU_POOL_BYTES,
+    )
+    return share if torch.device(config.device).type == "cuda" else share // config.tp_size

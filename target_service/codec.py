@@ -11,6 +11,7 @@ from paceline.codec import (
     decode_sampling_params,
     decode_token_ids,
     encode_finish_reason,
+    encode_stats,
 )
 from paceline.errors import InvalidInputError, PacelineError, WireError
 from paceline.types import SamplingParams
@@ -19,7 +20,6 @@ from target_service.emission import Finished, Returned, ReturnReason, StreamBatc
 from target_service.events import Cancelled, Event, PolicySet, Refused, SpeculationUpdated, Submitted
 from target_service.load import Load
 from target_service.request import Request, RequestKey, cost_of
-from target_service.speculation_stats import RequestStats
 
 _RETURN_REASONS = {
     ReturnReason.NO_CREDIT: target_pb2.RETURN_REASON_NO_CREDIT,
@@ -152,7 +152,7 @@ def _encode_finished(finished: Finished) -> target_pb2.Finish:
     reason = common_pb2.FinishReason.Name(encode_finish_reason(finished.reason))
     message = target_pb2.Finish(request=finished.request, reason=reason)
     if finished.stats is not None:
-        message.stats.CopyFrom(_encode_stats(finished.stats))
+        message.stats.CopyFrom(encode_stats(finished.stats.snapshot()))
     if finished.error is not None:
         message.status_code = _status_number(finished.error.code)
         message.status_message = str(finished.error)
@@ -162,19 +162,8 @@ def _encode_finished(finished: Finished) -> target_pb2.Finish:
 def _encode_returned(returned: Returned) -> target_pb2.Return:
     message = target_pb2.Return(request=returned.request, reason=_RETURN_REASONS[returned.reason])
     if returned.stats is not None:
-        message.stats.CopyFrom(_encode_stats(returned.stats))
+        message.stats.CopyFrom(encode_stats(returned.stats.snapshot()))
     return message
-
-
-def _encode_stats(stats: RequestStats) -> common_pb2.SpeculationStats:
-    return common_pb2.SpeculationStats(
-        speculative_rounds=stats.speculative_rounds,
-        rounds=stats.rounds,
-        accepted_drafts=stats.accepted_drafts,
-        proposed_drafts=stats.proposed_drafts,
-        accepted_by_depth=stats.accepted_by_depth,
-        late_rounds=stats.late_rounds,
-    )
 
 
 def _status_number(code: grpc.StatusCode) -> int:

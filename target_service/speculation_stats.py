@@ -6,6 +6,8 @@ from collections import deque
 
 import numpy as np
 
+from paceline.stats import SpeculationStats
+
 WINDOW_ROUNDS = 256
 
 
@@ -28,6 +30,17 @@ class RequestStats:
         self.proposed_drafts = 0
         self.late_rounds = 0
         self.accepted_by_depth: list[int] = []
+
+    def snapshot(self) -> SpeculationStats:
+        """The counts as they are now."""
+        return SpeculationStats(
+            speculative_rounds=self.speculative_rounds,
+            rounds=self.rounds,
+            accepted_drafts=self.accepted_drafts,
+            proposed_drafts=self.proposed_drafts,
+            accepted_by_depth=tuple(self.accepted_by_depth),
+            late_rounds=self.late_rounds,
+        )
 
     def count(self, *, num_nodes: int, accept_length: int, late: bool) -> None:
         """One round that verified num_nodes nodes, the root included."""
