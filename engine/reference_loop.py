@@ -186,7 +186,7 @@ class _Run:
     def _forward(self, plan: StepPlan) -> tuple[WalkResult, Tensor | None]:
         output = self._loop.target.step(plan, self._cache)
         assert output.logits is not None
-        return self._loop.ops.sample_and_walk(output.logits, plan.trees, self._sampling), output.features
+        return self._loop.ops.start_walk(output.logits, plan.trees, self._sampling).result(), output.features
 
     def _keep(self, tokens: np.ndarray) -> list[int]:
         """Appends one by one; at a stop the rest is dropped. A stop wins over the length."""

@@ -88,6 +88,14 @@ class WalkResult:
     verified_id: np.ndarray  # [sum(accept_length + 1)] int32, accepted tokens, the new one last
 
 
+class PendingWalk(Protocol):
+    """A walk under way on the device."""
+
+    def result(self) -> WalkResult:
+        """Waits for it. To be asked before the next ``start_walk`` of the same ops object, which reuses its buffers."""
+        ...
+
+
 class Ops(Protocol):
     """A backend. All tensors lie on ``device``; floating tensors share one dtype unless it says fp32."""
 
@@ -140,13 +148,13 @@ class Ops(Protocol):
         """MUTATES pool[dst] = pool[src] in each pool [slots, ...]; src, dst [n] int64 may overlap: reads come first."""
         ...
 
-    def sample_and_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> WalkResult:
+    def start_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> PendingWalk:
         """Sample, then walk: draws the target's token at the current node; a child that carries it is accepted.
 
-        logits: [nodes, V] fp32, in the TreeBatch's node order. The draw of the token at position t is
-        argmax over allowed v of (logit_v / temperature + gumbel(seed, t, v)); ties go to the lowest id. The
-        filters act in the order temperature, top-k, top-p on what is left, min-p. Only nodes on the walk
-        are drawn. Exact for any tree: every emitted token was drawn from the target given its path.
+        logits: [nodes, V] fp32, in the TreeBatch's node order; they may be overwritten once ``result`` returned. The
+        draw of the token at position t is argmax over allowed v of (logit_v / temperature + gumbel(seed, t, v)); ties
+        go to the lowest id. The filters act in the order temperature, top-k, top-p on what is left, min-p. Exact for
+        any tree: every emitted token was drawn from the target given its path. Host arrays are read before it returns.
         """
         ...
 
@@ -161,4 +169,15 @@ class Ops(Protocol):
 
     def top_k(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """The k largest of scores [rows, n], descending, ties to the lowest index: values, int64 indices, [rows, k]."""
+        ...
+
+    def gumbel_rows(self, seeds: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
+        """``gumbel`` of arrays on the device, fit for a captured graph: [n, m] fp32.
+
+        seeds: [n] int64, the bit patterns of uint64; positions: [n] int32 or int64, below 2^31; ids: [n, m] int64.
+        """
+        ...
+
+    def top_k_log_probs(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """``top_k`` with log_softmax(scores)'s values, of the whole row: values, int64 indices, [rows, k]."""
         ...

@@ -60,7 +60,7 @@ class StepRunner:
         output = self._model.step(plan, self._cache)
         forwarded = time.perf_counter()
         assert output.logits is not None
-        walk = self._ops.sample_and_walk(output.logits, plan.trees, sampling_batch(params))
+        walk = self._ops.start_walk(output.logits, plan.trees, sampling_batch(params)).result()
         sampled = time.perf_counter()
         return StepResult(walk, (forwarded - started) * 1e3, (sampled - forwarded) * 1e3)
 

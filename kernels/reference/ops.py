@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.ops import AttentionBatch, AttentionPlan, SamplingBatch, TreeBatch, WalkResult
+from kernels.ops import AttentionBatch, AttentionPlan, PendingWalk, SamplingBatch, TreeBatch
 from kernels.reference import philox, select
 from kernels.reference.attention import ReferencePlan
-from kernels.reference.walk import sample_and_walk
+from kernels.reference.walk import FinishedWalk, sample_and_walk
 
 
 class ReferenceOps:
@@ -62,11 +62,18 @@ class ReferenceOps:
         for pool in pools:
             pool.index_copy_(0, dst, pool.index_select(0, src))
 
-    def sample_and_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> WalkResult:
-        return sample_and_walk(self, logits, trees, sampling)
+    def start_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> PendingWalk:
+        return FinishedWalk(sample_and_walk(self, logits, trees, sampling))
 
     def gumbel(self, seeds: np.ndarray, positions: np.ndarray, ids: Tensor) -> Tensor:
         return torch.from_numpy(philox.gumbel(seeds, positions, ids.cpu().numpy())).to(self.device)
 
     def top_k(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return select.top_k(scores, k)
+
+    def gumbel_rows(self, seeds: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
+        return self.gumbel(seeds.cpu().numpy().view(np.uint64), positions.cpu().numpy(), ids)
+
+    def top_k_log_probs(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        values, indices = self.top_k(scores, k)
+        return values - scores.logsumexp(1, keepdim=True), indices

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,8 +12,18 @@ from kernels.ops import SamplingBatch, TreeBatch, WalkResult
 from kernels.reference.draw import DrawParams, NoiseSource, draw
 
 
+@dataclass(frozen=True, slots=True)
+class FinishedWalk:
+    """PendingWalk of a backend that computes at once."""
+
+    walk: WalkResult
+
+    def result(self) -> WalkResult:
+        return self.walk
+
+
 def sample_and_walk(ops: NoiseSource, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> WalkResult:
-    """As ``Ops.sample_and_walk``."""
+    """As ``Ops.start_walk``. Draws only the nodes on the walk; logits stay as they are."""
     roots = trees.node_indptr[:-1].astype(np.int64)
     requests = np.arange(len(roots))
     nodes = roots

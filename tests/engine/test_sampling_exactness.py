@@ -74,7 +74,7 @@ def draw(tree: DraftTree, first_seed: int, num_draws: int, params: dict) -> tupl
     fields = {name: np.repeat(getattr(one, name), num_draws) for name in ("temperature", "top_k", "top_p", "min_p")}
     sampling = SamplingBatch(seed=np.arange(first_seed, first_seed + num_draws, dtype=np.uint64), **fields)
     logits = LOGITS[torch.from_numpy(np.tile(tree.tokens, num_draws)).long()]
-    result = ReferenceOps().sample_and_walk(logits, tree_batch(tree, num_draws), sampling)
+    result = ReferenceOps().start_walk(logits, tree_batch(tree, num_draws), sampling).result()
     lengths = result.accept_length + 1
     emitted = np.full((num_draws, int(tree.depths().max()) + 1), -1)
     emitted[np.arange(emitted.shape[1]) < lengths[:, None]] = result.verified_id
@@ -133,10 +133,10 @@ def test_a_request_draws_the_same_in_any_batch():
         )
         for i in range(40)
     ]
-    together = ReferenceOps().sample_and_walk(logits, trees, sampling_batch(params)).verified_id
+    together = ReferenceOps().start_walk(logits, trees, sampling_batch(params)).result().verified_id
     one = tree_batch(DraftTree.single(0), 1)
     alone = [
-        ReferenceOps().sample_and_walk(logits[i : i + 1], one, sampling_batch(params[i : i + 1])).verified_id[0]
+        ReferenceOps().start_walk(logits[i : i + 1], one, sampling_batch(params[i : i + 1])).result().verified_id[0]
         for i in range(40)
     ]
     assert together.tolist() == alone
@@ -150,7 +150,7 @@ def test_a_wide_vocabulary_draws_the_argmax_of_logit_plus_noise_over_what_the_fi
     ops = ReferenceOps()
     logits = torch.randn((30, 5000), generator=torch.Generator().manual_seed(2)) * 3
     sampling = sampling_batch([SamplingParams(temperature=0.9, seed=i, **params) for i in range(30)])
-    drawn = ops.sample_and_walk(logits, tree_batch(DraftTree.single(0), 30), sampling).verified_id
+    drawn = ops.start_walk(logits, tree_batch(DraftTree.single(0), 30), sampling).result().verified_id
     noise = ops.gumbel(sampling.seed, np.full(30, 21), torch.arange(5000)).double()
     scaled = logits.double() / 0.9
     order = torch.sort(scaled, descending=True, stable=True).indices
@@ -166,14 +166,14 @@ def test_greedy_ties_go_to_the_lowest_id():
     logits = torch.zeros(2, 50)
     logits[1, [7, 31]] = 1.0
     sampling = sampling_batch([SamplingParams()] * 2)
-    result = ReferenceOps().sample_and_walk(logits, tree_batch(DraftTree.single(0), 2), sampling)
+    result = ReferenceOps().start_walk(logits, tree_batch(DraftTree.single(0), 2), sampling).result()
     assert result.verified_id.tolist() == [0, 7]
 
 
 def test_top_k_one_is_greedy_even_where_logits_tie():
     logits = torch.zeros(200, 3000)
     sampling = sampling_batch([SamplingParams(temperature=5.0, top_k=1, seed=s) for s in range(200)])
-    result = ReferenceOps().sample_and_walk(logits, tree_batch(DraftTree.single(0), 200), sampling)
+    result = ReferenceOps().start_walk(logits, tree_batch(DraftTree.single(0), 200), sampling).result()
     assert not result.verified_id.any()
 
 
@@ -181,7 +181,7 @@ def test_top_k_one_is_greedy_even_where_logits_tie():
 def test_a_tiny_temperature_or_top_p_is_nearly_greedy(params):
     logits = torch.randn((1, 300), generator=torch.Generator().manual_seed(3))
     sampling = sampling_batch([SamplingParams(**params, seed=4)])
-    result = ReferenceOps().sample_and_walk(logits, tree_batch(DraftTree.single(0), 1), sampling)
+    result = ReferenceOps().start_walk(logits, tree_batch(DraftTree.single(0), 1), sampling).result()
     assert result.verified_id[0] == logits.argmax()
 
 
@@ -190,7 +190,7 @@ def test_the_walk_follows_drawn_tokens_and_returns_flat_nodes():
     logits = torch.zeros(14, VOCAB)
     for node, token in {0: 3, 1: 3, 5: 8, 7: 9}.items():
         logits[node, token] = 1.0
-    result = ReferenceOps().sample_and_walk(logits, tree_batch(tree, 2), sampling_batch([SamplingParams()] * 2))
+    result = ReferenceOps().start_walk(logits, tree_batch(tree, 2), sampling_batch([SamplingParams()] * 2)).result()
     assert result.accept_length.tolist() == [2, 0]
     assert result.accepted_indices.tolist() == [0, 1, 5, 7]
     assert result.verified_id.tolist() == [3, 3, 8, 9]
@@ -219,12 +219,12 @@ def test_masked_tokens_are_never_drawn_and_bias_counts_at_its_own_node(temperatu
         bias_value=np.array([1e4, -1e4, 50.0, 50.0], np.float32),
     )
     before = logits.clone()
-    result = ReferenceOps().sample_and_walk(logits, tree_batch(chain, 1), sampling)
+    result = ReferenceOps().start_walk(logits, tree_batch(chain, 1), sampling).result()
     assert result.verified_id.tolist() == [40, 41, 5]
     assert torch.equal(logits, before)
 
 
 def test_no_request_at_all_is_no_error():
     trees = tree_batch(DraftTree.single(0), 0)
-    result = ReferenceOps().sample_and_walk(torch.zeros(0, 10), trees, sampling_batch([]))
+    result = ReferenceOps().start_walk(torch.zeros(0, 10), trees, sampling_batch([])).result()
     assert [len(result.accept_length), len(result.verified_id)] == [0, 0]

@@ -175,6 +175,13 @@ def test_top_k_breaks_ties_towards_the_lowest_index(k):
         assert torch.equal(values[row], scores[row, order])
 
 
+def test_top_k_log_probs_are_of_the_whole_row():
+    scores = torch.randn(9, 50, generator=GEN)
+    values, indices = ReferenceOps().top_k_log_probs(scores, 3)
+    assert torch.equal(indices, ReferenceOps().top_k(scores, 3)[1])
+    torch.testing.assert_close(values, scores.log_softmax(1).gather(1, indices))
+
+
 def test_an_unknown_backend_is_named_with_the_known_ones():
     with pytest.raises(ValueError, match="'cuda'; it must be one of auto, cpu, reference"):
         load_ops("cuda", "cpu")

@@ -49,6 +49,14 @@ def test_noise_does_not_depend_on_how_it_is_asked_for():
     assert torch.equal(ops.gumbel(seeds, positions, torch.arange(3)), whole[:, :3])
 
 
+def test_noise_of_seeds_on_the_device_is_that_of_their_bit_patterns():
+    ops = ReferenceOps()
+    seeds, positions = np.array([3, 2**64 - 1, 2**63], np.uint64), np.array([5, 1000, 7], np.int32)
+    ids = torch.arange(60).view(3, 20)
+    rows = ops.gumbel_rows(torch.from_numpy(seeds.view(np.int64)), torch.from_numpy(positions), ids)
+    assert torch.equal(rows, ops.gumbel(seeds, positions, ids))
+
+
 def test_noise_differs_by_seed_position_and_token():
     ops = ReferenceOps()
     seeds = np.array([1, 1, 2, 1 << 32], np.uint64)
