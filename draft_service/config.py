@@ -9,7 +9,7 @@ from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.logs import LEVELS
 
 DTYPES = ("bfloat16", "float16", "float32")
-KERNEL_BACKENDS = ("auto", "reference", "cpu")
+KERNEL_BACKENDS = ("auto", "triton", "flashinfer", "reference", "cpu")
 
 
 @dataclass(frozen=True, slots=True)

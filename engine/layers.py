@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.weights.loader import WeightLoader
-from kernels.ops import AttentionPlan, Ops
+from kernels.ops import AttentionPlan, HeadNorms, Ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,13 @@ class Attention:
         # Each rank's product is summed over the ranks, so that one rank alone adds the bias.
         has_bias = shape.output_bias and loader.tp.rank == 0
         self._output_bias = loader.replicated(f"{prefix}o_proj.bias", (shape.hidden_size,)) if has_bias else None
-        self._q_norm = loader.replicated(f"{prefix}q_norm.weight", (dim,)) if shape.qk_norm else None
-        self._k_norm = loader.replicated(f"{prefix}k_norm.weight", (dim,)) if shape.qk_norm else None
+        self._norms: HeadNorms | None = None
+        if shape.qk_norm:
+            q_norm, k_norm = (loader.replicated(f"{prefix}{name}_norm.weight", (dim,)) for name in ("q", "k"))
+            self._norms = HeadNorms(q_norm, k_norm, shape.eps)
         num_kv_heads = shape.num_kv_heads // size
         self._head_counts = [shape.num_heads // size, num_kv_heads, num_kv_heads]
         self._head_dim = dim
-        self._eps = shape.eps
         self._ops = ops
         self._tp = loader.tp
 
@@ -70,11 +71,7 @@ class Attention:
         num_rows = x.shape[0]
         qkv = ops.linear(x, self._qkv, self._qkv_bias).view(num_rows, -1, self._head_dim)
         q, k, v = qkv.split_with_sizes(self._head_counts, dim=1)
-        if self._q_norm is not None and self._k_norm is not None:
-            q = ops.rms_norm(q, self._q_norm, self._eps)
-            k = ops.rms_norm(k, self._k_norm, self._eps)
-        ops.rope(q, k, rows.cos_sin)
-        ops.append_kv(k, v, rows.slots, k_cache, v_cache)
+        q = ops.rope_append(q, k, v, rows.cos_sin, rows.slots, k_cache, v_cache, norms=self._norms)
         mixed = rows.attention.run(q, k_cache, v_cache)
         return self._tp.all_reduce(ops.linear(mixed.flatten(1), self._output, self._output_bias))
 

@@ -9,15 +9,16 @@ from kernels.cpu_ops.ops import CpuOps
 from kernels.ops import Ops
 from kernels.reference.ops import ReferenceOps
 
-BACKENDS = ("auto", "cpu", "reference")
+BACKENDS = ("auto", "cpu", "flashinfer", "reference", "triton")
 
 
 def load_ops(name: str, device: torch.device | str, *, num_threads: int | None = None) -> Ops:
-    """The backend of that name on that device. ``auto`` is the fastest that runs there.
+    """The backend of that name on that device. ``auto`` is the fastest that runs there: triton on CUDA, cpu on a CPU.
 
     num_threads is for a CPU; None leaves torch's settings alone. Where the kernels have threads of their own, torch is
     set to one: a second pool that fights for the cores made a draft's tree of 10 ms take 13 to 80 ms (median, two cores
-    of an AMD EPYC 7003). Raises ValueError for an unknown name, and for ``cpu`` on another device.
+    of an AMD EPYC 7003). Raises ValueError for an unknown name, for a backend that does not run on the device, and for
+    one whose library is not installed.
     """
     device = torch.device(device)
     if name not in BACKENDS:
@@ -26,9 +27,34 @@ def load_ops(name: str, device: torch.device | str, *, num_threads: int | None =
         raise ValueError(f"the backend cpu does not run on {device}; choose auto or reference")
     if num_threads is not None:
         torch.set_num_threads(num_threads)
+    if name in ("flashinfer", "triton") or (name == "auto" and device.type == "cuda"):
+        return _load_gpu_ops("triton" if name == "auto" else name, device)
     if name == "reference" or device.type != "cpu":
         return ReferenceOps(device)
     ops = CpuOps(load_native(num_threads=num_threads))
     if num_threads is not None and ops.has_threads:
         torch.set_num_threads(1)
     return ops
+
+
+def _load_gpu_ops(name: str, device: torch.device) -> Ops:
+    """Imports the backend's library, which takes seconds: no other backend waits for it."""
+    try:
+        import triton
+
+        if name == "flashinfer":
+            import flashinfer  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"the backend {name} cannot be imported ({error}): pip install 'paceline[gpu]', or choose reference"
+        ) from error
+    interprets = name == "triton" and device.type == "cpu" and triton.knobs.runtime.interpret
+    if device.type != "cuda" and not interprets:
+        raise ValueError(f"the backend {name} runs on CUDA devices, not on {device}; choose auto")
+    if name == "flashinfer":
+        from kernels.flashinfer_ops.ops import FlashInferOps
+
+        return FlashInferOps(device)
+    from kernels.triton_ops.ops import TritonOps
+
+    return TritonOps(device)

@@ -96,10 +96,24 @@ class PendingWalk(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """RMS norms over each head of q and k, before the rotation."""
+
+    q: Tensor  # [head_dim]
+    k: Tensor  # [head_dim]
+    eps: float
+
+
 class Ops(Protocol):
     """A backend. All tensors lie on ``device``; floating tensors share one dtype unless it says fp32."""
 
     name: str
+
+    @property
+    def supports_graphs(self) -> bool:
+        """Whether a CUDA graph may hold a step: its ops neither wait for the device nor read the host."""
+        ...
 
     def prepare_weight(self, weight: Tensor) -> Tensor:
         """The weight [out, in] in whatever layout ``linear`` of this backend wants; called once at load."""
@@ -114,15 +128,20 @@ class Ops(Protocol):
         ...
 
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
-        """table[ids]: ids [rows] int64, table [V, H] -> [rows, H]."""
+        """table[ids]: ids [rows] int64, table [V, H] -> [rows, H]. It gathers rows of any contiguous matrix."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """x / sqrt(mean(x^2) + eps) * weight over the last dimension; statistics in fp32, result in x's dtype."""
         ...
 
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """MUTATES residual += x; returns rms_norm(residual). x, residual: [rows, H]."""
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, capture: Tensor | None = None
+    ) -> Tensor:
+        """MUTATES residual += x, and capture = the sum where it is given; returns rms_norm(residual).
+
+        x, residual, capture: [rows, H]; rows of x and capture may lie apart.
+        """
         ...
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
@@ -140,12 +159,37 @@ class Ops(Protocol):
         """MUTATES k_cache[slots] = k, v_cache[slots] = v. k, v: [rows, kv_heads, d]; slots: [rows] int64."""
         ...
 
+    def rope_append(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: Tensor,
+        slots: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        *,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        """The norms, ``rope``, then ``append_kv``: returns the rotated q [rows, heads, d].
+
+        MUTATES k_cache and v_cache at the slots. May mutate q and k, and may return q itself: read neither afterwards.
+        """
+        ...
+
     def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
         """Once a step; copies the batch's arrays to the device."""
         ...
 
     def move_rows(self, pools: list[Tensor], src: Tensor, dst: Tensor) -> None:
-        """MUTATES pool[dst] = pool[src] in each pool [slots, ...]; src, dst [n] int64 may overlap: reads come first."""
+        """MUTATES pool[dst] = pool[src] in each pool [slots, ...]; src, dst [n] int64 may overlap: reads come first.
+
+        No slot is written twice, but pairs with src == dst may repeat, as padding does.
+        """
+        ...
+
+    def scatter_rows(self, pool: Tensor, slots: Tensor, rows: Tensor) -> None:
+        """MUTATES pool[slots] = rows: pool [slots, width], slots [n] int64 without repeats, rows [n, width]."""
         ...
 
     def start_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> PendingWalk:

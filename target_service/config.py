@@ -10,7 +10,7 @@ from paceline.logs import LEVELS
 from paceline.threads import num_cores
 
 DTYPES = ("bfloat16", "float16", "float32")
-KERNEL_BACKENDS = ("auto", "reference", "cpu")
+KERNEL_BACKENDS = ("auto", "triton", "flashinfer", "reference", "cpu")
 
 
 @dataclass(frozen=True, slots=True)

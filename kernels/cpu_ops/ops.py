@@ -47,10 +47,15 @@ class CpuOps(ReferenceOps):
             return super().rms_norm(x, weight, eps)
         return self._native.rms_norm(x, weight, eps)
 
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, capture: Tensor | None = None
+    ) -> Tensor:
         if self._native is None:
-            return super().add_rms_norm(x, residual, weight, eps)
-        return self._native.rms_norm(x, weight, eps, residual=residual)
+            return super().add_rms_norm(x, residual, weight, eps, capture=capture)
+        normed = self._native.rms_norm(x, weight, eps, residual=residual)
+        if capture is not None:
+            capture.copy_(residual)
+        return normed
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         if self._native is None:

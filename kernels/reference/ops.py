@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernels.ops import AttentionBatch, AttentionPlan, PendingWalk, SamplingBatch, TreeBatch
+from kernels.ops import AttentionBatch, AttentionPlan, HeadNorms, PendingWalk, SamplingBatch, TreeBatch
 from kernels.reference import philox, select
 from kernels.reference.attention import ReferencePlan
 from kernels.reference.walk import FinishedWalk, sample_and_walk
@@ -20,6 +20,10 @@ class ReferenceOps:
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
+
+    @property
+    def supports_graphs(self) -> bool:
+        return False
 
     def prepare_weight(self, weight: Tensor) -> Tensor:
         return weight.to(self.device).contiguous()
@@ -38,8 +42,13 @@ class ReferenceOps:
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))
         return (wide * scale).to(x.dtype).mul_(weight)
 
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return self.rms_norm(residual.add_(x), weight, eps)
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, capture: Tensor | None = None
+    ) -> Tensor:
+        residual.add_(x)
+        if capture is not None:
+            capture.copy_(residual)
+        return self.rms_norm(residual, weight, eps)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
@@ -55,12 +64,34 @@ class ReferenceOps:
         k_cache.index_copy_(0, slots, k)
         v_cache.index_copy_(0, slots, v)
 
+    def rope_append(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: Tensor,
+        slots: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        *,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        if norms is not None:
+            q = self.rms_norm(q, norms.q, norms.eps)
+            k = self.rms_norm(k, norms.k, norms.eps)
+        self.rope(q, k, cos_sin)
+        self.append_kv(k, v, slots, k_cache, v_cache)
+        return q
+
     def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
         return ReferencePlan(batch, self.device)
 
     def move_rows(self, pools: list[Tensor], src: Tensor, dst: Tensor) -> None:
         for pool in pools:
             pool.index_copy_(0, dst, pool.index_select(0, src))
+
+    def scatter_rows(self, pool: Tensor, slots: Tensor, rows: Tensor) -> None:
+        pool.index_copy_(0, slots, rows)
 
     def start_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> PendingWalk:
         return FinishedWalk(sample_and_walk(self, logits, trees, sampling))

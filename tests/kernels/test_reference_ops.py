@@ -183,7 +183,7 @@ def test_top_k_log_probs_are_of_the_whole_row():
 
 
 def test_an_unknown_backend_is_named_with_the_known_ones():
-    with pytest.raises(ValueError, match="'cuda'; it must be one of auto, cpu, reference"):
+    with pytest.raises(ValueError, match="'cuda'; it must be one of auto, cpu, flashinfer, reference, triton"):
         load_ops("cuda", "cpu")
 
 

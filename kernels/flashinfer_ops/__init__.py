@@ -1,0 +1,1 @@
+"""The FlashInfer backend: its attention, and the Triton backend's other ops."""
