@@ -54,6 +54,59 @@ class AttentionPlan(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionLimits:
+    """What AttentionBuffers must hold at most, and the heads of this rank, which shape its workspace."""
+
+    max_rows: int
+    max_requests: int
+    max_pages: int  # of all requests together, a page that two of them share counting twice
+    page_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+class AttentionBuffers(Protocol):
+    """Memory of plans that outlive a step: its addresses never change, so that a captured graph may be replayed.
+
+    The tensors lie on the device and hold the last loaded batch, as AttentionBatch says; what lies past it is stale.
+    Device code may overwrite prefix_len, local_len and ancestors after a ``load``, in stream order, as long as every
+    local part still ends within the request's loaded pages.
+    """
+
+    limits: AttentionLimits
+    prefix_len: Tensor  # [max_requests] int32
+    local_len: Tensor  # [max_requests] int32
+    ancestors: Tensor  # [max_rows] int64, the bit patterns of uint64
+    q_indptr: Tensor  # [max_requests + 1] int32
+    page_indptr: Tensor  # [max_requests + 1] int32
+    page_ids: Tensor  # [max_pages] int32
+
+    @property
+    def variants(self) -> tuple[int, ...]:
+        """The kernels to choose from, ascending: how many rows of a request share one tile. Each fits every batch."""
+        ...
+
+    def load(self, batch: AttentionBatch, variant: int | None = None) -> int:
+        """MUTATES the buffers, in stream order and without a wait: the host arrays are read before it returns.
+
+        Returns the variant to run until the next ``load``: the one asked for, or else the fastest for the batch.
+        Raises ValueError past the limits, for an unknown variant, and for a batch_invariant batch, which has to
+        take ``plan_attention``.
+        """
+        ...
+
+    def plan(self, num_rows: int, variant: int) -> AttentionPlan:
+        """A plan for num_rows rows, at least the rows of the batches loaded while it runs; those past them become 0.
+
+        It stays valid as long as the buffers, and launches the same grid whatever is loaded. Its first ``run`` for a
+        dtype compiles, so let one pass before a capture. Plans of the same buffers share a workspace: run them in
+        stream order.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class TreeBatch:
     """The trees of a step in verify order; a plain decode or the last row of a prompt is one node."""
 
@@ -179,6 +232,10 @@ class Ops(Protocol):
 
     def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
         """Once a step; copies the batch's arrays to the device."""
+        ...
+
+    def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
+        """Allocates them. They can be captured where ``supports_graphs``; elsewhere they plan anew in every run."""
         ...
 
     def move_rows(self, pools: list[Tensor], src: Tensor, dst: Tensor) -> None:
