@@ -133,6 +133,26 @@ class NativeKernels:
             cache.shape[1] * cache.shape[2] * size,
         )
 
+    def top_k(self, scores: Tensor, k: int, *, is_log_prob: bool) -> tuple[Tensor, Tensor]:
+        """Ops.top_k, or Ops.top_k_log_probs. scores are fp32 without NaN."""
+        rows, width = scores.shape
+        scores = scores.contiguous()
+        values = torch.empty((rows, k), dtype=torch.float32)
+        indices = torch.empty((rows, k), dtype=torch.int64)
+        assert scores.dtype == torch.float32 and 0 < k <= width
+        self._module.top_k(
+            self._isa,
+            scores.data_ptr(),
+            values.data_ptr(),
+            indices.data_ptr(),
+            rows,
+            width,
+            k,
+            is_log_prob,
+            self.num_threads,
+        )
+        return values, indices
+
     @staticmethod
     def fits_attention(q: Tensor, k_cache: Tensor) -> bool:
         """Whether ``attention`` knows these heads: a multiple of 32 values, at most 64 query heads a KV head."""

@@ -79,3 +79,13 @@ class CpuOps(ReferenceOps):
         if self._native is None:
             return super().plan_attention(batch)
         return CpuAttentionPlan(batch, self._native)
+
+    def top_k(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        if self._native is None:
+            return super().top_k(scores, k)
+        return self._native.top_k(scores, k, is_log_prob=False)
+
+    def top_k_log_probs(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        if self._native is None:
+            return super().top_k_log_probs(scores, k)
+        return self._native.top_k(scores, k, is_log_prob=True)

@@ -58,6 +58,15 @@ typedef struct {
     int is_bf16;
 } RopeJob;
 
+/* values[row, k], indices[row, k] = the k largest of scores[row, width], descending, ties to the lowest index. */
+typedef struct {
+    const float *scores;
+    float *values;
+    int64_t *indices;
+    int64_t width, k;
+    int is_log_prob; /* values less log(sum(exp(scores))) of the row */
+} TopKJob;
+
 typedef struct {
     const void *q, *k_cache, *v_cache;
     void *out;

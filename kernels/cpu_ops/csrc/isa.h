@@ -18,6 +18,7 @@ typedef struct {
     RowFn norm_row; /* of a NormJob */
     RowFn silu_mul_row; /* of a SiluJob */
     RowFn rope_row; /* of a RopeJob */
+    RowFn top_k_row; /* of a TopKJob */
     void (*attend)(const AttentionJob *job, const AttentionTile *tile, float *scratch);
 } Isa;
 

@@ -150,6 +150,22 @@ static PyObject *attention(PyObject *self, PyObject *const *args, Py_ssize_t giv
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(top_k_doc,
+             "top_k(isa, scores, values, indices, rows, width, k, is_log_prob, num_threads)\n"
+             "The k <= width largest of each row of fp32 scores[rows, width], descending, ties to the lowest index: fp32 values\n"
+             "and int64 indices [rows, k]; with is_log_prob, values of log_softmax(scores).");
+
+static PyObject *top_k(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[9];
+    if (!read_integers(args, given, v, 9)) return NULL;
+    const Isa *isa = isa_at(v[0]);
+    if (!isa) return NULL;
+    const TopKJob job = {.scores = (const float *)v[1], .values = (float *)v[2], .indices = (int64_t *)v[3],
+                         .width = v[5], .k = v[6], .is_log_prob = v[7] != 0};
+    for_rows(isa->top_k_row, &job, v[4], v[5], v[8]);
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(isas_doc, "isas() -> the names of the instruction sets that this CPU runs, best first.");
 
 static PyObject *isas(PyObject *self, PyObject *unused) {
@@ -173,6 +189,7 @@ static PyMethodDef methods[] = {
     {"rope", (PyCFunction)(void (*)(void))rope, METH_FASTCALL, rope_doc},
     {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL, append_doc},
     {"attention", (PyCFunction)(void (*)(void))attention, METH_FASTCALL, attention_doc},
+    {"top_k", (PyCFunction)(void (*)(void))top_k, METH_FASTCALL, top_k_doc},
     {"isas", isas, METH_NOARGS, isas_doc},
     {NULL, NULL, 0, NULL},
 };
