@@ -7,12 +7,13 @@ import sys
 from collections.abc import Sequence
 
 import paceline
-from client.commands import bench, chat, demo, fetch, generate, info, inspect, serve
+from client.commands import bench, chat, demo, fetch, generate, inflate, info, inspect, serve
 from paceline.errors import ConfigError, PacelineError
 
 _INTERRUPTED = 130
 _COMMANDS = {
-    module.COMMAND.name: module.COMMAND for module in (serve, generate, chat, bench, inspect, info, demo, fetch)
+    module.COMMAND.name: module.COMMAND
+    for module in (serve, generate, chat, bench, inflate, inspect, info, demo, fetch)
 }
 
 

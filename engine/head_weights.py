@@ -56,9 +56,11 @@ class HeadSource:
         self._files.close()
 
 
-def open_head_weights(path: Path, config: HeadConfig) -> HeadSource:
-    """Raises ModelLoadError for a tensor that this head, by its config, has no use for: it would compute otherwise."""
-    source = HeadSource(open_weights(path))
+def open_head_weights(path: Path, config: HeadConfig, *, device: torch.device | None = None) -> HeadSource:
+    """device: as in ``open_weights``.
+
+    Raises ModelLoadError for a tensor that this head, by its config, has no use for: it would compute otherwise."""
+    source = HeadSource(open_weights(path, device=device))
     known = _LAYER_NAMES | _WHOLE_NAMES
     if config.fc_norm:
         known |= _FC_NORM_NAMES

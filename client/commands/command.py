@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import NoReturn, TypeVar
 
 from paceline.config import build_parser, parse_flags
 
 ConfigT = TypeVar("ConfigT")
+
+_SOURCE_ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +36,10 @@ def parse_words(cls: type[ConfigT], argv: Sequence[str], *, command: str, words:
 def parse(cls: type[ConfigT], argv: Sequence[str], *, command: str) -> ConfigT:
     """The flags of ``paceline COMMAND``. Raises ConfigError."""
     return parse_flags(cls, argv, prog=f"paceline {command}")
+
+
+def become(module: str, argv: Sequence[str]) -> NoReturn:
+    """Turns this process into ``python -m MODULE``, for what the client's room may not import."""
+    paths = [str(_SOURCE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    os.execve(sys.executable, [sys.executable, "-m", module, *argv], environment)

@@ -6,13 +6,18 @@ import hashlib
 from contextlib import closing
 from pathlib import Path
 
+import torch
+
 from engine.weights.files import ModelFiles, find_model_files
 from engine.weights.gguf_file import GgufSource
+from engine.weights.inflated_source import InflatedSource
+from engine.weights.inflation import InflationFile
 from engine.weights.safetensors_files import SafetensorsSource
 from engine.weights.source import WeightSource
 
 __all__ = [
     "GgufSource",
+    "InflatedSource",
     "ModelFiles",
     "WeightSource",
     "find_model_files",
@@ -22,9 +27,17 @@ __all__ = [
 ]
 
 
-def open_weights(path: Path) -> WeightSource:
-    """The tensors of a model folder or a .gguf file. Raises ModelLoadError."""
+def open_weights(path: Path, *, device: torch.device | None = None) -> WeightSource:
+    """The tensors of a model folder or a .gguf file. Raises ModelLoadError.
+
+    device: where tensors that are computed and not read are built; unset: the CPU.
+    """
     files = find_model_files(path)
+    if files.inflation is not None:
+        file = InflationFile.read(files.inflation)
+        return InflatedSource(
+            file.inflation, open_weights(file.weights), device=device or torch.device("cpu"), seed=file.seed
+        )
     return GgufSource(files.gguf) if files.gguf is not None else SafetensorsSource(files.safetensors)
 
 

@@ -6,22 +6,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.config_fields import read_fields
+from engine.weights.inflation import INFLATION_FILE
 from paceline.errors import ModelLoadError
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """Exactly one of gguf and safetensors is set. A .gguf passed by its own path is described by its metadata alone."""
+    """Exactly one of gguf, safetensors and inflation is set.
+
+    A .gguf passed by its own path is described by its metadata alone."""
 
     path: Path
     config: Path | None
     generation_config: Path | None
     gguf: Path | None
     safetensors: tuple[Path, ...]  # sorted
+    inflation: Path | None = None  # how to compute the weights from another model's
 
 
 def find_model_files(path: Path) -> ModelFiles:
-    """path: a folder with config.json and *.safetensors, a folder with one *.gguf, or a .gguf file.
+    """path: a folder with config.json and *.safetensors or inflation.json, one with one *.gguf, or a .gguf file.
 
     Raises ModelLoadError that says what was found instead.
     """
@@ -34,10 +38,11 @@ def find_model_files(path: Path) -> ModelFiles:
     config = _if_present(path / "config.json")
     generation_config = _if_present(path / "generation_config.json")
     safetensors = _safetensors(path)
-    gguf = None if safetensors else _gguf(path)
+    inflation = None if safetensors else _if_present(path / INFLATION_FILE)
+    gguf = None if safetensors or inflation else _gguf(path)
     if config is None and gguf is None:
         raise ModelLoadError(f"{path} has no config.json; fetch it beside the weights")
-    return ModelFiles(path, config, generation_config, gguf, safetensors)
+    return ModelFiles(path, config, generation_config, gguf, safetensors, inflation)
 
 
 def _if_present(path: Path) -> Path | None:

@@ -34,7 +34,8 @@ class WeightLoader:
     def selected(self, name: str, ids: Tensor, shape: Sequence[int]) -> Tensor:
         """The rows ids (int64) of a tensor of that shape, on every rank."""
         weight = self._allocate(len(ids), *shape[1:])
-        weight.copy_(self._read(name, shape).index_select(0, ids))
+        whole = self._read(name, shape)
+        weight.copy_(whole.index_select(0, ids.to(whole.device)))
         return weight
 
     def rows(self, parts: Sequence[tuple[str, int]], *columns: int) -> Tensor:

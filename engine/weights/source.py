@@ -9,7 +9,9 @@ from torch import Tensor
 
 
 class WeightSource(Protocol):
-    """Read-only, on the CPU. Raises ModelLoadError, naming file and tensor, for what is missing or damaged."""
+    """Read-only, on the CPU unless its tensors are computed.
+
+    Raises ModelLoadError, naming file and tensor, for what is missing or damaged."""
 
     origin: str  # the file or folder, for messages
 
