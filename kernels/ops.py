@@ -16,6 +16,8 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
+from kernels.growth import GrowingTrees
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionBatch:
@@ -239,9 +241,10 @@ class Ops(Protocol):
         ...
 
     def move_rows(self, pools: list[Tensor], src: Tensor, dst: Tensor) -> None:
-        """MUTATES pool[dst] = pool[src] in each pool [slots, ...]; src, dst [n] int64 may overlap: reads come first.
+        """MUTATES pool[dst] = pool[src] in each pool [slots, ...]; src, dst: [n] int64 of slots.
 
-        No slot is written twice, but pairs with src == dst may repeat, as padding does.
+        They may overlap as a compaction's do: no slot that a pair writes is read by a later pair, or written again.
+        Pairs with src == dst move nothing, so that padding may repeat them.
         """
         ...
 
@@ -281,4 +284,22 @@ class Ops(Protocol):
 
     def top_k_log_probs(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """``top_k`` with log_softmax(scores)'s values, of the whole row: values, int64 indices, [rows, k]."""
+        ...
+
+    def grow_beam(self, trees: GrowingTrees, log_probs: Tensor, draft_ids: Tensor, level: int) -> None:
+        """MUTATES trees.candidates: the topk best children of each beam node, and those of them that the next beam takes.
+
+        log_probs fp32 descending, draft_ids int64: [b, topk] of the roots at level 0, then [b * topk, topk] in the order
+        of the last beam's rows. The next beam is the topk best children of the level, by (path's score descending,
+        index), and goes to trees.rows, unless this is the last level. A score that is not finite counts as -inf, and an
+        id outside the draft vocabulary as its nearest.
+        """
+        ...
+
+    def choose_nodes(self, trees: GrowingTrees) -> None:
+        """MUTATES trees.nodes: the num_nodes - 1 best candidates by (score descending, index), in order of index.
+
+        Fewer where fewer have a finite score; the entries past them are -1. An index grows with the depth, so that a
+        node never comes without its parent, nor before it.
+        """
         ...

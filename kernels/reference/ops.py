@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.growth import GrowingTrees
 from kernels.ops import AttentionBatch, AttentionPlan, HeadNorms, PendingWalk, SamplingBatch, TreeBatch
-from kernels.reference import philox, select
+from kernels.reference import growth, philox, select
 from kernels.reference.attention import ReferencePlan
 from kernels.reference.walk import FinishedWalk, sample_and_walk
 
@@ -108,3 +109,9 @@ class ReferenceOps:
     def top_k_log_probs(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         values, indices = self.top_k(scores, k)
         return values - scores.logsumexp(1, keepdim=True), indices
+
+    def grow_beam(self, trees: GrowingTrees, log_probs: Tensor, draft_ids: Tensor, level: int) -> None:
+        growth.grow_beam(trees, log_probs, draft_ids, level)
+
+    def choose_nodes(self, trees: GrowingTrees) -> None:
+        growth.choose_nodes(trees)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
+from kernels.growth import GrowingTrees
+import torch
+from torch import Tensor
+
+from kernels.ops import HeadNorms
 from kernels.reference.ops import ReferenceOps
+from kernels.triton_ops import activation, kv, norm, rope, rows
+from kernels.triton_ops import grow
 
 
 class TritonOps(ReferenceOps):
@@ -14,6 +23,71 @@ class TritonOps(ReferenceOps):
 
     name = "triton"
 
+    def __init__(self, device: torch.device | str = "cuda") -> None:
+        super().__init__(device)
+        self._pool_tables: dict[tuple[int, ...], kv.PoolTable] = {}
+
     @property
     def supports_graphs(self) -> bool:
         return self.device.type == "cuda"
+
+    def grow_beam(self, trees: GrowingTrees, log_probs: Tensor, draft_ids: Tensor, level: int) -> None:
+        grow.grow_beam(trees, log_probs, draft_ids, level)
+
+    def choose_nodes(self, trees: GrowingTrees) -> None:
+        grow.choose_nodes(trees)
+
+    def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+        if x.dtype == torch.float32 or x.device.type != "cuda":
+            return super().logits(x, weight)
+        return torch.mm(x, weight.t(), out_dtype=torch.float32)
+
+    def embed(self, ids: Tensor, table: Tensor) -> Tensor:
+        return rows.gather_rows(table, ids)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return norm.rms_norm(x, weight, eps)
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, capture: Tensor | None = None
+    ) -> Tensor:
+        return norm.add_rms_norm(x, residual, weight, eps, capture)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return activation.silu_mul(gate_up)
+
+    def rope(self, q: Tensor, k: Tensor, cos_sin: Tensor) -> None:
+        rope.rotate(q, k, cos_sin)
+
+    def append_kv(self, k: Tensor, v: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
+        rows.scatter_rows(k_cache.flatten(1), slots, k.flatten(1))
+        rows.scatter_rows(v_cache.flatten(1), slots, v.flatten(1))
+
+    def rope_append(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos_sin: Tensor,
+        slots: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        *,
+        norms: HeadNorms | None = None,
+    ) -> Tensor:
+        rope.rotate_append((q, k, v), cos_sin, slots, (k_cache, v_cache), norms)
+        return q
+
+    def move_rows(self, pools: list[Tensor], src: Tensor, dst: Tensor) -> None:
+        """The first call for some pools waits for the device; later ones can be captured."""
+        kv.move_rows(self._pool_table(pools), src, dst)
+
+    def scatter_rows(self, pool: Tensor, slots: Tensor, rows_in: Tensor) -> None:
+        rows.scatter_rows(pool, slots, rows_in)
+
+    def _pool_table(self, pools: list[Tensor]) -> kv.PoolTable:
+        key = tuple(n for pool in pools for n in (pool.data_ptr(), pool.nbytes, len(pool)))
+        table = self._pool_tables.get(key)
+        if table is None:
+            table = self._pool_tables[key] = kv.PoolTable.of(pools)
+        return table
