@@ -70,7 +70,7 @@ def load_fuser(
     """Raises ModelLoadError for a damaged head or one of another target."""
     config = load_head_config(head_path)
     config.check_target(target, str(head_path))
-    with closing(open_head_weights(head_path, config)) as source:
+    with closing(open_head_weights(head_path, config, device=device)) as source:
         loader = WeightLoader(source, dtype=dtype, device=device, tp=TpGroup())
         return FeatureFuser(config, target, loader=loader, ops=ops)
 
@@ -80,7 +80,7 @@ def feature_id(source: WeightSource, layers: tuple[int, ...]) -> str:
     digest = hashlib.sha256(repr(layers).encode())
     for name in source.names():
         if name.startswith(("fc.", "fc_norm.", "input_norm.")):
-            stored = source.get(name).contiguous().view(torch.uint8)
+            stored = source.get(name).cpu().contiguous().view(torch.uint8)
             digest.update(f"{name} {source.shape(name)}".encode())
             digest.update(stored.numpy().tobytes())
     return digest.hexdigest()[:32]

@@ -77,7 +77,10 @@ class HeadModel:
         config, target = load_head_config(head_path), load_model_config(model_path)
         config.check_target(target, str(head_path))
         tp = TpGroup()
-        with closing(open_head_weights(head_path, config)) as head, closing(open_weights(model_path)) as whole:
+        with (
+            closing(open_head_weights(head_path, config, device=device)) as head,
+            closing(open_weights(model_path, device=device)) as whole,
+        ):
             loader = WeightLoader(head, dtype=dtype, device=device, tp=tp)
             target_loader = WeightLoader(whole, dtype=dtype, device=device, tp=tp)
             vocabulary = load_vocabulary(config, target, loader=loader, target_loader=target_loader)
