@@ -9,13 +9,21 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class TargetCache:
-    """A target's pool on one rank. Zeroed at birth: a padded kernel may read a slot before its first write."""
+    """A target's pool on one rank: num_pages pages for requests, and a spare one that takes what padded rows write.
+
+    Zeroed at birth: a padded kernel may read a slot before its first write.
+    """
 
     k: tuple[Tensor, ...]  # a layer: [slots, kv_heads / tp, head_dim]
     v: tuple[Tensor, ...]
     features: Tensor | None  # [slots, Hd], on rank 0 of a target with a head
     num_pages: int
     page_size: int
+
+    @property
+    def spare_slot(self) -> int:
+        """Past the pages, so that no request owns it."""
+        return self.num_pages * self.page_size
 
     @property
     def pools(self) -> list[Tensor]:

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from engine.config import ModelConfig, load_model_config
 from engine.features import FeatureFuser, load_fuser
+from engine.graph_capture import Capture, CudaCapture
 from engine.layers import DecoderLayer, LayerShape, RowContext
 from engine.plan import StepPlan
 from engine.pool import TargetCache
 from engine.rope import cos_sin_table
+from engine.step_graphs import StepGraphs, StepOutput
+from engine.step_inputs import RowInputs, StepInputs, StepSize, StepTensors, capacity_for, host_tensors
 from engine.tp import TpGroup, shard, validate_tp
 from engine.weights import open_weights
 from engine.weights.loader import WeightLoader
-from kernels.ops import Ops
-
-
-@dataclass(frozen=True, slots=True)
-class StepOutput:
-    """Of one step. Rank 0 holds them; elsewhere both are None."""
-
-    logits: Tensor | None  # [nodes, V] fp32, in the order of the plan's trees
-    features: Tensor | None  # [rows, Hd], None without a head
+from kernels.ops import AttentionLimits, AttentionPlan, Ops
 
 
 class TargetModel:
@@ -72,6 +65,8 @@ class TargetModel:
         self.device = loader.device
         self.ops = ops
         self._tp = loader.tp
+        self._inputs: StepInputs | None = None  # of eager steps on a GPU
+        self._graphs: StepGraphs | None = None
 
     @classmethod
     def load(
@@ -90,7 +85,7 @@ class TargetModel:
         fuser = None
         if head_path is not None and tp.rank == 0:
             fuser = load_fuser(head_path, config, dtype=dtype, ops=ops, device=device)
-        with closing(open_weights(model_path)) as source:
+        with closing(open_weights(model_path, device=device)) as source:
             loader = WeightLoader(source, dtype=dtype, device=device, tp=tp)
             return cls(config, loader, fuser=fuser, ops=ops)
 
@@ -111,38 +106,83 @@ class TargetModel:
         return values * self.dtype.itemsize
 
     def make_cache(self, num_pages: int, page_size: int) -> TargetCache:
-        """A pool of num_pages pages, zeroed."""
-        num_slots = num_pages * page_size
+        """A pool of num_pages pages, zeroed, and one spare page."""
+        num_slots = (num_pages + 1) * page_size
         heads = self.config.num_kv_heads // self._tp.size
         kv = self._zeros(2, self.config.num_layers, num_slots, heads, self.config.head_dim)
         features = self._zeros(num_slots, self.feature_size) if self._fuser is not None else None
         return TargetCache(tuple(kv[0]), tuple(kv[1]), features, num_pages, page_size)
 
     @torch.inference_mode()
+    def capture(self, cache: TargetCache, max_rows: int, *, capture: Capture | None = None) -> None:
+        """Captures graphs of steps of up to max_rows rows on this cache; ``step`` replays them from then on.
+
+        Before the first request, on every rank alike, for the graphs hold the ranks' reductions. capture: how, for
+        tests; None makes CUDA graphs.
+        """
+        config, size = self.config, self._tp.size
+        limits = AttentionLimits(
+            max_rows=max_rows,
+            max_requests=max_rows,
+            max_pages=cache.num_pages,
+            page_size=cache.page_size,
+            num_heads=config.num_heads // size,
+            num_kv_heads=config.num_kv_heads // size,
+            head_dim=config.head_dim,
+        )
+        self._graphs = StepGraphs(
+            lambda rows, attention: self.forward(rows, attention, cache),
+            cache,
+            self.ops.attention_buffers(limits),
+            capture=CudaCapture(self.device) if capture is None else capture,
+        )
+
+    @torch.inference_mode()
     def step(self, plan: StepPlan, cache: TargetCache) -> StepOutput:
         """Moves, then one forward of all rows. MUTATES the cache: the moved slots, then the rows' slots.
 
-        Every rank calls it with the same plan. The output tensors are inference tensors.
+        Every rank calls it with the same plan. On CUDA it only launches, on the current stream. The output tensors are
+        inference tensors, those of a captured step valid until the next one.
         """
-        if len(plan.move_src):
-            self.ops.move_rows(cache.pools, self._upload(plan.move_src), self._upload(plan.move_dst))
+        graphs = self._graphs if self._graphs is not None and self._graphs.cache is cache else None
+        size = None if graphs is None else graphs.size_for(plan)
+        if graphs is not None and size is not None:
+            loaded = graphs.load(plan, size)
+            self._move(loaded.tensors, cache)
+            return graphs.replay(loaded)
+        tensors = self._tensors(plan, cache)
+        self._move(tensors, cache)
         if plan.num_rows == 0:
             return StepOutput(self._no_logits(), None if self._fuser is None else self._zeros(0, self.feature_size))
-        slots = self._upload(plan.slots)
-        rows = RowContext(
-            cos_sin=self._cos_sin.index_select(0, self._upload(plan.positions)),
-            slots=slots,
-            attention=self.ops.plan_attention(plan.attention),
-        )
-        residual = self.ops.embed(self._upload(plan.tokens), self._embedding)
+        return self.forward(tensors.rows, self.ops.plan_attention(plan.attention), cache)
+
+    @torch.inference_mode()
+    def forward(self, rows: RowInputs, attention: AttentionPlan, cache: TargetCache) -> StepOutput:
+        """One forward over tensors alone. MUTATES the cache at the rows' slots."""
+        context = RowContext(self._cos_sin.index_select(0, rows.positions), rows.slots, attention)
+        residual = self.ops.embed(rows.tokens, self._embedding)
         aux = None if self._fuser is None else self._fuser.start(residual)
-        added = self._run_layers(residual, rows, cache=cache, aux=aux)
+        added = self._run_layers(residual, context, cache=cache, aux=aux)
         features = None
         if self._fuser is not None and aux is not None:
             features = self._fuser.fuse(aux)
             assert cache.features is not None
-            cache.features.index_copy_(0, slots, features)
-        return StepOutput(self._logits(residual, added, plan.logit_rows), features)
+            self.ops.scatter_rows(cache.features, rows.slots, features)
+        return StepOutput(self._logits(residual, added, rows.logit_rows), features)
+
+    def _tensors(self, plan: StepPlan, cache: TargetCache) -> StepTensors:
+        """On a GPU in a buffer that grows to the largest eager step."""
+        if self.device.type == "cpu":
+            return host_tensors(plan)
+        size = StepSize(plan.num_rows, len(plan.logit_rows))
+        capacity = capacity_for(size, num_moves=len(plan.move_src))
+        if self._inputs is None or self._inputs.capacity < capacity:
+            self._inputs = StepInputs(2 * capacity, spare_slot=cache.spare_slot, device=self.device)
+        return self._inputs.load(plan, size)
+
+    def _move(self, tensors: StepTensors, cache: TargetCache) -> None:
+        if len(tensors.move_src):
+            self.ops.move_rows(cache.pools, tensors.move_src, tensors.move_dst)
 
     def _run_layers(self, residual: Tensor, rows: RowContext, *, cache: TargetCache, aux: Tensor | None) -> Tensor:
         """MUTATES residual and aux. Returns what the last layer adds to the residual."""
@@ -163,11 +203,10 @@ class TargetModel:
             self._fuser.capture(aux, len(self._layers), residual + added)
         return added
 
-    def _logits(self, residual: Tensor, added: Tensor, logit_rows: np.ndarray) -> Tensor | None:
+    def _logits(self, residual: Tensor, added: Tensor, logit_rows: Tensor) -> Tensor | None:
         if len(logit_rows) == 0:
             return self._no_logits()
-        wanted = self._upload(logit_rows)
-        last, added = residual.index_select(0, wanted), added.index_select(0, wanted)
+        last, added = residual.index_select(0, logit_rows), added.index_select(0, logit_rows)
         normed = self.ops.add_rms_norm(added, last, self._norm, self.config.rms_norm_eps)
         return self._tp.gather_last_dim(self.ops.logits(normed, self._lm_head), self.config.vocab_size)
 
@@ -180,6 +219,3 @@ class TargetModel:
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
-
-    def _upload(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device, torch.int64)

@@ -1,0 +1,49 @@
+"""Capture: the seam between work that is launched once and its replay as a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+Launch = Callable[[], None]
+
+
+class Capture(Protocol):
+    """Turns work of static shapes and addresses into a replay of it."""
+
+    def __call__(self, launch: Launch) -> Launch:
+        """Runs ``launch``, once or more, and returns what does the same again with whatever the tensors then hold."""
+        ...
+
+
+def replay_by_calling(launch: Launch) -> Launch:
+    """A Capture for any device: the replay launches everything again."""
+    launch()
+    return launch
+
+
+class CudaCapture:
+    """A Capture into CUDA graphs of one device that share a memory pool, so capture the largest first.
+
+    A graph's intermediate tensors are reused by the next graph: what must outlive a replay is copied out within
+    ``launch``. Replays go to the caller's current stream. Captures by one thread at a time; a replay on any thread.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, launch: Launch) -> Launch:
+        with torch.cuda.device(self._device):
+            # A kernel's first run compiles it, a product's first run allocates a workspace: neither may be captured.
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                launch()
+            graph = torch.cuda.CUDAGraph()
+            # NCCL's watchdog thread makes CUDA calls of its own, which "global" would forbid.
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                launch()
+        return graph.replay

@@ -1,0 +1,167 @@
+"""Captured steps: sizes, padding and static inputs on the CPU, where a replay launches everything again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from engine.graph_capture import replay_by_calling
+from engine.pages import PageAllocator, PageTable
+from engine.plan import StepBuilder, StepPlan, compaction
+from engine.step_graphs import StepGraphs, graph_sizes
+from engine.step_inputs import StepInputs, StepSize, capacity_for
+from engine.target_model import TargetModel
+from engine.tp import TpGroup
+from paceline.tree import DraftTree
+from tests.support.eager_buffers import BufferedOps
+
+CPU = torch.device("cpu")
+MAX_ROWS = 40
+NUM_PAGES = 32
+PAGE_SIZE = 4
+TREE = DraftTree(np.array([7, 3, 9, 4, 8, 2], np.int32), np.array([-1, 0, 0, 1, 2, 4], np.int32))
+
+
+@pytest.fixture
+def model(head_target: Path, make_head: Callable) -> TargetModel:
+    return TargetModel.load(
+        head_target, head_path=make_head().path, dtype=torch.float32, ops=BufferedOps(), device=CPU, tp=TpGroup()
+    )
+
+
+@pytest.fixture
+def plans() -> list[StepPlan]:
+    return _plans()
+
+
+def test_a_step_goes_to_the_smallest_bucket_that_holds_its_rows_and_nodes() -> None:
+    sizes = graph_sizes(200)
+    assert sizes[0] == StepSize(200, 200)
+    assert [s.num_nodes for s in sizes if s.num_rows == 96] == [96, 64]
+    assert [s.num_nodes for s in sizes if s.num_rows == 48] == [48]
+    assert sorted({s.num_rows for s in sizes}) == [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 200]
+    assert StepSize(512, 256) in graph_sizes(1024)
+
+
+def test_captured_steps_give_what_eager_ones_give(model: TargetModel, plans: list[StepPlan]) -> None:
+    eager, captured = (model.make_cache(NUM_PAGES, PAGE_SIZE) for _ in range(2))
+    model.capture(captured, MAX_ROWS, capture=replay_by_calling)
+    model.ops.buffers.ran.clear()
+    for plan in plans:
+        wanted, found = model.step(plan, eager), model.step(plan, captured)
+        assert found.logits.shape == wanted.logits.shape
+        torch.testing.assert_close(found.logits, wanted.logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.features, wanted.features, atol=1e-5, rtol=1e-5)
+        for ours, theirs in zip(captured.pools, eager.pools, strict=True):
+            torch.testing.assert_close(ours[: captured.spare_slot], theirs[: eager.spare_slot], atol=1e-5, rtol=1e-5)
+    layers = model.config.num_layers
+    assert model.ops.buffers.ran[::layers] == [(12, 16), (16, 16), (8, 16), (12, 1), (2, 1), (40, 16)]
+
+
+def test_what_a_step_before_left_in_the_static_inputs_changes_nothing(
+    model: TargetModel, plans: list[StepPlan]
+) -> None:
+    cache = model.make_cache(NUM_PAGES, PAGE_SIZE)
+    model.capture(cache, MAX_ROWS, capture=replay_by_calling)
+    first = [model.step(plan, cache).logits.clone() for plan in plans]
+    again = [model.step(plan, cache).logits.clone() for plan in plans]
+    for one, other in zip(first, again, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_step_past_the_largest_bucket_runs_eagerly(model: TargetModel, plans: list[StepPlan]) -> None:
+    cache = model.make_cache(NUM_PAGES, PAGE_SIZE)
+    model.capture(cache, 4, capture=replay_by_calling)
+    model.ops.buffers.ran.clear()
+    output = model.step(plans[0], cache)
+    assert output.features.shape[0] == plans[0].num_rows
+    assert not model.ops.buffers.ran
+
+
+def test_a_step_on_another_cache_runs_eagerly(model: TargetModel, plans: list[StepPlan]) -> None:
+    captured, other = (model.make_cache(NUM_PAGES, PAGE_SIZE) for _ in range(2))
+    model.capture(captured, MAX_ROWS, capture=replay_by_calling)
+    model.step(plans[0], other)
+    assert not captured.k[0][: captured.spare_slot].any()
+    assert other.k[0][: other.spare_slot].any()
+
+
+def test_the_largest_graph_is_captured_first_and_each_once(model: TargetModel) -> None:
+    cache = model.make_cache(NUM_PAGES, PAGE_SIZE)
+    model.capture(cache, 16, capture=replay_by_calling)
+    layers = model.config.num_layers
+    assert model.ops.buffers.ran[::layers] == [(rows, variant) for rows in (16, 12, 8, 4, 2, 1) for variant in (1, 16)]
+
+
+def test_padded_rows_write_to_the_spare_page_alone() -> None:
+    plan = _plans()[1]
+    size = StepSize(24, 24)
+    inputs = StepInputs(capacity_for(size, num_moves=4), spare_slot=NUM_PAGES * PAGE_SIZE, device=CPU)
+    rows = inputs.load(plan, size).rows
+    num_rows, num_nodes = plan.num_rows, len(plan.logit_rows)
+    assert num_rows < 24
+    assert rows.slots.tolist() == plan.slots.tolist() + [NUM_PAGES * PAGE_SIZE] * (24 - num_rows)
+    assert rows.tokens[num_rows:].tolist() == rows.positions[num_rows:].tolist() == [0] * (24 - num_rows)
+    assert rows.logit_rows.tolist() == plan.logit_rows.tolist() + [0] * (24 - num_nodes)
+
+
+def test_the_inputs_of_a_size_lie_at_the_same_addresses_whatever_was_loaded(plans: list[StepPlan]) -> None:
+    size = StepSize(MAX_ROWS, MAX_ROWS)
+    inputs = StepInputs(capacity_for(size, num_moves=MAX_ROWS), spare_slot=0, device=CPU)
+    static = inputs.rows(size)
+    for plan in plans:
+        loaded = inputs.load(plan, size)
+        assert static.tokens.data_ptr() == loaded.rows.tokens.data_ptr()
+        assert static.tokens[: plan.num_rows].tolist() == plan.tokens.tolist()
+        assert static.logit_rows[: len(plan.logit_rows)].tolist() == plan.logit_rows.tolist()
+        assert loaded.move_src.tolist() == plan.move_src.tolist()
+        assert loaded.move_dst.tolist() == plan.move_dst.tolist()
+
+
+def test_a_plan_past_the_limits_of_pages_or_moves_fits_no_graph(model: TargetModel) -> None:
+    cache = model.make_cache(3, PAGE_SIZE)
+    model.capture(cache, 2, capture=replay_by_calling)
+    graphs: StepGraphs = model._graphs
+    table = PageTable(PageAllocator(NUM_PAGES, PAGE_SIZE))
+    table.reserve(16)
+    assert graphs.size_for(_decode(table, 11)) == StepSize(1, 1)
+    assert graphs.size_for(_decode(table, 12)) is None
+    assert graphs.size_for(_decode(table, 1, num_moves=2)) == StepSize(1, 1)
+    assert graphs.size_for(_decode(table, 1, num_moves=3)) is None
+
+
+def _decode(table: PageTable, committed_len: int, num_moves: int = 0) -> StepPlan:
+    builder = StepBuilder(PAGE_SIZE)
+    builder.move(np.arange(num_moves) + 5, np.arange(num_moves))
+    builder.add_tree(table, DraftTree.single(1), committed_len)
+    return builder.build()
+
+
+def _plans() -> list[StepPlan]:
+    """Chunks, decodes and trees, alone and together, with a compaction, as two requests live."""
+    generator = np.random.default_rng(3)
+    first, second, third = (generator.integers(0, 60, size).astype(np.int32) for size in (23, 9, 40))
+    allocator = PageAllocator(NUM_PAGES, PAGE_SIZE)
+    tables = [PageTable(allocator) for _ in range(3)]
+    for table in (tables[0], tables[1], tables[0], tables[2]):
+        table.reserve(table.capacity + 20)
+    tables[2].reserve(40)
+    builders = [StepBuilder(PAGE_SIZE) for _ in range(6)]
+    builders[0].add_chunk(tables[0], first[:10], 0, sample=False)
+    builders[1].add_chunk(tables[0], first[10:17], 10, sample=False)
+    builders[1].add_chunk(tables[1], second, 0, sample=True)
+    builders[2].add_tree(tables[1], DraftTree.single(5), 9)
+    builders[2].add_chunk(tables[0], first[17:], 17, sample=True)
+    builders[3].add_tree(tables[0], TREE, 23)
+    builders[3].add_tree(tables[1], DraftTree.chain([3, 1, 4]), 10)
+    accepted = np.array([0, 2, 4, 5])
+    builders[4].move(*compaction(tables[0], 23, accepted))
+    builders[4].add_tree(tables[0], DraftTree.single(2), 27)
+    builders[4].add_tree(tables[1], DraftTree.single(6), 13)
+    builders[5].add_tree(tables[0], DraftTree.chain([1, 2]), 28)
+    builders[5].add_chunk(tables[2], third[:31], 0, sample=False)
+    return [builder.build() for builder in builders]
