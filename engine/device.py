@@ -1,4 +1,4 @@
-"""The device and the kernels that a service computes with, as its flags name them."""
+"""The devices and the kernels that a service computes with, as its flags name them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,58 @@ from paceline.errors import ConfigError
 
 
 def choose_device(device: str, kernel_backend: str, *, num_threads: int | None = None) -> tuple[torch.device, Ops]:
-    """Raises ConfigError, naming the flags, for an unknown device or a backend that does not run on it."""
+    """Of a service on one device. Raises ConfigError, naming the flags, for an unknown or missing device or a backend
+    that does not run on it."""
+    (at,) = rank_devices(device)
+    return at, choose_ops(at, kernel_backend, num_threads=num_threads)
+
+
+def choose_ops(at: torch.device, kernel_backend: str, *, num_threads: int | None = None) -> Ops:
+    """Raises ConfigError, naming the flags, for a backend that does not run there."""
     try:
-        at = torch.device(device)
-        return at, load_ops(kernel_backend, at, num_threads=num_threads)
+        return load_ops(kernel_backend, at, num_threads=num_threads)
     except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"--device {device}, --kernel-backend {kernel_backend}: {error}") from error
+        raise ConfigError(f"--device {at}, --kernel-backend {kernel_backend}: {error}") from error
+
+
+def rank_devices(device: str, *, base_gpu_id: int = 0, tp_size: int = 1) -> list[torch.device]:
+    """The device of each rank. ``auto`` is cuda where there is a GPU, else cpu.
+
+    ``cuda`` is one GPU a rank, from base_gpu_id on; ``cuda:N`` is that GPU, for one rank. Raises ConfigError, naming
+    the flags, for anything else and for GPUs that are not there.
+    """
+    try:
+        at = torch.device(_resolve(device))
+    except RuntimeError as error:
+        raise ConfigError(f"--device is {device}; it must be auto, cpu, cuda or cuda:N") from error
+    if at.type != "cuda":
+        if base_gpu_id:
+            raise ConfigError(f"--base-gpu-id is {base_gpu_id}, but --device {device} is no GPU; leave it out")
+        return [at] * tp_size
+    if at.index is not None and (tp_size > 1 or base_gpu_id):
+        raise ConfigError(
+            f"--device {device} is one GPU, but --tp-size is {tp_size} and --base-gpu-id is {base_gpu_id}; "
+            f"for GPUs {at.index} to {at.index + tp_size - 1} write --device cuda --base-gpu-id {at.index}"
+        )
+    first = base_gpu_id if at.index is None else at.index
+    _check_gpus(device, first=first, count=tp_size)
+    return [torch.device("cuda", first + rank) for rank in range(tp_size)]
+
+
+def _resolve(device: str) -> str:
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _check_gpus(device: str, *, first: int, count: int) -> None:
+    if not torch.cuda.is_available():
+        built = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "is built without CUDA"
+        raise ConfigError(f"--device is {device}, but torch {torch.__version__} ({built}) sees no GPU; use --device cpu")
+    present = torch.cuda.device_count()
+    if first + count > present:
+        wanted = f"GPU {first}" if count == 1 else f"GPUs {first} to {first + count - 1}"
+        raise ConfigError(
+            f"--device {device} with --tp-size {count} takes {wanted}, but there are {present}: 0 to {present - 1}; "
+            "lower --tp-size or --base-gpu-id, or show the process more GPUs (CUDA_VISIBLE_DEVICES)"
+        )

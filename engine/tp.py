@@ -1,9 +1,11 @@
-"""TpGroup: the ranks that share one model, over torch.distributed."""
+"""TpGroup: the ranks that share one model, over torch.distributed and, for plans, shared memory."""
 
 from __future__ import annotations
 
 import math
+import os
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,81 +13,119 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
+from engine.all_reduce import OneShotSum, one_shot_sum
 from engine.model_config import ModelConfig
+from engine.plan_ring import PlanRing
 from paceline.errors import ConfigError, UnavailableError
 
-# A follower waits for rank 0's next plan while the service idles, so a wait is no fault; a dead peer closes its
-# sockets and fails the wait at once. Gloo counts milliseconds in 31 bits.
-_IDLE_LIMIT = timedelta(days=7)
+# The longest waits are those at the start, for a rank that still reads its weights or compiles its kernels.
+_PEER_LIMIT = timedelta(minutes=30)
+# A GPU's host threads outnumber its ranks, and its steps follow each other within milliseconds.
+_CUDA_SPIN_S = 0.02
+_CPU = torch.device("cpu")
 
 
 class TpGroup:
-    """size ranks; every rank makes the same calls in the same order. With size 1 all of them do nothing.
+    """size ranks on one host; every rank makes the same calls in the same order. With size 1 all do nothing.
 
-    A lost peer raises RuntimeError from torch.distributed; the group is then of no further use.
+    On the CPU a lost peer raises RuntimeError from torch.distributed, and the group is then of no further use. On
+    GPUs, and in a wait for a plan, nothing notices it: whoever started the ranks watches them and ends them.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
+    def __init__(
+        self, rank: int = 0, size: int = 1, *, plans: PlanRing | None = None, one_shot: OneShotSum | None = None
+    ) -> None:
         """For size > 1 use ``init_tp_group``, which also connects the ranks."""
         self.rank = rank
         self.size = size
+        self._plans = plans
+        self._one_shot = one_shot
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """MUTATES x to the sum over the ranks, the same bits on each; returns x."""
-        if self.size > 1:
-            dist.all_reduce(x)
+        """The sum over the ranks, the same bits on each. x: contiguous; MAY MUTATE it, so use what it returns.
+
+        On GPUs it can be captured in a CUDA graph.
+        """
+        if self.size == 1:
+            return x
+        if self._one_shot is not None and self._one_shot.takes(x):
+            return self._one_shot.sum(x)
+        dist.all_reduce(x)
         return x
 
     def gather_last_dim(self, x: Tensor, total: int) -> Tensor | None:
-        """x [rows, part], the rank's ``shard`` of total columns -> [rows, total] on rank 0, None elsewhere."""
+        """x [rows, part], the rank's ``shard`` of total columns -> [rows, total] on rank 0, None elsewhere.
+
+        On GPUs it can be captured in a CUDA graph.
+        """
         if self.size == 1:
             return x
-        widest = -(-total // self.size)
-        padded = torch.nn.functional.pad(x, (0, widest - x.shape[-1]))
+        missing = -(-total // self.size) - x.shape[-1]
+        padded = torch.nn.functional.pad(x, (0, missing)) if missing else x.contiguous()
+        parts = padded.new_empty(self.size, *padded.shape)
+        dist.all_gather_into_tensor(parts.view(-1, *padded.shape[1:]), padded)
         if self.rank > 0:
-            dist.gather(padded)
             return None
-        parts = [torch.empty_like(padded) for _ in range(self.size)]
-        dist.gather(padded, parts)
         widths = [stop - start for start, stop in (shard(total, rank, self.size) for rank in range(self.size))]
         return torch.cat([part[..., :width] for part, width in zip(parts, widths, strict=True)], dim=-1)
 
     def broadcast_plan(self, packed: np.ndarray | None = None) -> np.ndarray:
         """Rank 0's int64 array, on every rank. Rank 0 passes it, the others None; an empty one may mean stop."""
-        if self.size == 1:
+        if self._plans is None:
             assert packed is not None
             return packed
-        length = torch.tensor([0 if packed is None else len(packed)])
-        dist.broadcast(length, src=0)
-        data = torch.empty(int(length), dtype=torch.int64) if packed is None else torch.from_numpy(packed)
-        if len(data):
-            dist.broadcast(data, src=0)
-        array: np.ndarray = data.numpy()
+        if packed is None:
+            return self._plans.read()
+        self._plans.write(packed)
+        return packed
+
+    def least(self, values: np.ndarray) -> np.ndarray:
+        """The smallest of the ranks' values, each for itself. values: int64, as many on every rank; on the host."""
+        if self.size == 1:
+            return values
+        smallest = torch.from_numpy(values.copy())
+        dist.all_reduce(smallest, dist.ReduceOp.MIN)
+        array: np.ndarray = smallest.numpy()
         return array
 
     def close(self) -> None:
-        """Leaves the group; a second call does nothing."""
-        if self.size > 1 and dist.is_initialized():
+        """Leaves a group on the CPU; a second call does nothing.
+
+        On GPUs a rank's process leaves by ending: NCCL's own farewell waits for every captured graph that it is in.
+        """
+        if self.size > 1 and dist.is_initialized() and dist.get_backend() == "gloo":
             dist.destroy_process_group()
 
 
 def init_tp_group(
-    rank: int, size: int, *, init_method: str, backend: str = "gloo", start_limit_s: float = 300.0
+    rank: int, size: int, *, init_method: str, device: torch.device = _CPU, start_limit_s: float = 300.0
 ) -> TpGroup:
     """Connects this process as one rank. init_method: torch's, such as tcp://127.0.0.1:29500, the same on every rank.
 
-    Blocks until all ranks came; raises UnavailableError where they did not within start_limit_s.
+    device: the rank's own; on a GPU it becomes the current one. Blocks until all ranks came; raises UnavailableError
+    where they did not within start_limit_s, or where the host has no shared memory for the plans.
     """
-    if size > 1:
-        try:
-            store, _, _ = next(rendezvous(init_method, rank, size, timeout=timedelta(seconds=start_limit_s)))
-        except (dist.DistNetworkError, dist.DistStoreError) as error:
-            raise UnavailableError(
-                f"rank {rank} of {size} did not meet the others at {init_method} within {start_limit_s:g} s: "
-                f"start all {size} ranks with this address, and choose a port that is free"
-            ) from error
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_IDLE_LIMIT)
-    return TpGroup(rank, size)
+    if size == 1:
+        return TpGroup()
+    is_cuda = device.type == "cuda"
+    if is_cuda:
+        # Multicast over NVLink is of no use to messages of a step's size and can put a host's GPUs out of service.
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+        torch.cuda.set_device(device)
+    try:
+        store, _, _ = next(rendezvous(init_method, rank, size, timeout=timedelta(seconds=start_limit_s)))
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        raise UnavailableError(
+            f"rank {rank} of {size} did not meet the others at {init_method} within {start_limit_s:g} s: "
+            f"start all {size} ranks with this address, and choose a port that is free"
+        ) from error
+    backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PEER_LIMIT)
+    if is_cuda:
+        dist.all_reduce(torch.zeros(1, device=device))  # NCCL connects at the first call, which no graph may hold
+    plans = _join_plans(store, rank, size, spin_s=_CUDA_SPIN_S if is_cuda else 0.0)
+    return TpGroup(rank, size, plans=plans, one_shot=one_shot_sum(device) if is_cuda else None)
 
 
 def shard(total: int, rank: int, size: int) -> tuple[int, int]:
@@ -102,3 +142,18 @@ def validate_tp(config: ModelConfig, size: int) -> None:
             f"tp size {size} does not divide {config.num_heads} heads and {config.num_kv_heads} KV heads; "
             f"choose one of {possible}"
         )
+
+
+def _join_plans(store: dist.Store, rank: int, size: int, *, spin_s: float) -> PlanRing:
+    """Rank 0 makes the ring; once all have attached, its name is gone and the memory goes with the processes."""
+    if rank > 0:
+        ring = PlanRing(Path(store.get("plans").decode()), reader=rank - 1, spin_s=spin_s)
+        dist.barrier()
+        return ring
+    ring = PlanRing.create(size - 1)
+    try:
+        store.set("plans", str(ring.path))
+        dist.barrier()
+    finally:
+        ring.unlink()
+    return ring
