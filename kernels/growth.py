@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class GrowthShape:
-    """The one shape of all trees of a growth; paceline.types.TreeShape says what is allowed."""
+    """The largest tree that a growth is laid out for; paceline.types.TreeShape says what is allowed."""
 
     num_steps: int
     topk: int
@@ -33,8 +33,11 @@ class GrowthShape:
 
 @dataclass(frozen=True, slots=True)
 class GrowthInputs:
-    """What the host knows of b sessions before their trees grow."""
+    """What the host knows of b sessions before their trees grow. Each may want less than the GrowthShape."""
 
+    num_steps: Tensor  # [b] int64
+    topk: Tensor  # [b] int64
+    num_nodes: Tensor  # [b] int64, with the root
     roots: Tensor  # [b] int64: the root's token
     committed_len: Tensor  # [b] int64: the root's position
     scratch_slots: Tensor  # [num_scratch, b] int64: the slot of each beam node, in the order of levels and places
@@ -81,7 +84,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class GrowingTrees:
-    """b trees of one shape. ``Ops.grow_beam`` fills them level by level, ``Ops.choose_nodes`` ends the growth.
+    """b trees within one shape. ``Ops.grow_beam`` fills them level by level, ``Ops.choose_nodes`` ends the growth.
 
     nodes: [b, 1 + 2 n] int32, n = shape.num_nodes: the number of nodes, then n tokens and n parents, root first.
     """

@@ -13,6 +13,7 @@ def grow_beam(trees: GrowingTrees, log_probs: Tensor, draft_ids: Tensor, level: 
     shape, found, num_sessions = trees.shape, trees.candidates, trees.num_sessions
     topk = shape.topk
     scores = torch.where(torch.isfinite(log_probs), log_probs, -torch.inf).view(num_sessions, -1)
+    scores = torch.where(_is_wanted(trees, level), scores, -torch.inf)
     ids = draft_ids.clamp(0, len(trees.inputs.target_ids) - 1)
     tokens = trees.inputs.target_ids[ids].view(num_sessions, -1)
     parents = torch.full_like(tokens, -1)
@@ -33,7 +34,7 @@ def grow_beam(trees: GrowingTrees, log_probs: Tensor, draft_ids: Tensor, level: 
 def choose_nodes(trees: GrowingTrees) -> None:
     """As ``Ops.choose_nodes``."""
     shape, found, nodes = trees.shape, trees.candidates, trees.nodes
-    num_chosen = torch.isfinite(found.scores).sum(1, keepdim=True).clamp_max(shape.num_nodes - 1)
+    num_chosen = torch.minimum(torch.isfinite(found.scores).sum(1), trees.inputs.num_nodes - 1)[:, None]
     order = found.scores.sort(dim=1, descending=True, stable=True).indices
     rank = torch.empty_like(order).scatter_(
         1, order, torch.arange(shape.num_candidates, device=order.device).expand_as(order)
@@ -48,6 +49,14 @@ def choose_nodes(trees: GrowingTrees) -> None:
     nodes.scatter_(1, column + 1, found.tokens)
     nodes.scatter_(1, torch.where(chosen, column + 1 + shape.num_nodes, 0), up)
     nodes[:, 0] = num_chosen[:, 0] + 1
+
+
+def _is_wanted(trees: GrowingTrees, level: int) -> Tensor:
+    """bool [b, children of a level]: those within the session's own shape."""
+    inputs, widest = trees.inputs, trees.shape.topk
+    is_within = torch.arange(widest, device=inputs.topk.device) < inputs.topk[:, None]
+    is_wanted = is_within & (level < inputs.num_steps)[:, None]
+    return (is_wanted[:, :, None] & is_within[:, None, :]).flatten(1) if level else is_wanted
 
 
 def _fill_rows(trees: GrowingTrees, best: Tensor, tokens: Tensor, level: int) -> None:

@@ -26,6 +26,8 @@ def grow_beam(trees: GrowingTrees, log_probs: Tensor, draft_ids: Tensor, level: 
         log_probs.contiguous(),
         draft_ids.contiguous(),
         inputs.target_ids,
+        inputs.num_steps,
+        inputs.topk,
         inputs.committed_len,
         inputs.scratch_slots,
         found.scores,
@@ -63,6 +65,7 @@ def choose_nodes(trees: GrowingTrees) -> None:
         found.tokens,
         found.parents,
         found.places,
+        trees.inputs.num_nodes,
         trees.inputs.roots,
         trees.nodes,
         NUM_CANDIDATES=shape.num_candidates,
@@ -85,14 +88,25 @@ def _finite_or_nothing(scores):
 
 
 @triton.jit
-def _child_scores(log_probs, scores, beam, session, child, NUM_CHILDREN: tl.constexpr, TOPK: tl.constexpr,
-                  NUM_CANDIDATES: tl.constexpr, IS_FIRST: tl.constexpr):  # fmt: skip
-    is_child = child < NUM_CHILDREN
-    log_prob = tl.load(log_probs + session * NUM_CHILDREN + child, mask=is_child, other=float("-inf"))
+def _child_scores(
+    log_probs,
+    scores,
+    beam,
+    session,
+    child,
+    width,
+    NUM_CHILDREN: tl.constexpr,
+    TOPK: tl.constexpr,
+    NUM_CANDIDATES: tl.constexpr,
+    IS_FIRST: tl.constexpr,
+):
+    """Of the children of a session's beam nodes, -inf for those past its own width."""
+    is_wanted = (child < NUM_CHILDREN) & (child % TOPK < width) & (child // TOPK < width)
+    log_prob = tl.load(log_probs + session * NUM_CHILDREN + child, mask=is_wanted, other=float("-inf"))
     total = _finite_or_nothing(log_prob)
     if not IS_FIRST:
-        parent = tl.load(beam + child // TOPK, mask=is_child, other=0)
-        total += tl.load(scores + session * NUM_CANDIDATES + parent, mask=is_child, other=0.0)
+        parent = tl.load(beam + child // TOPK, mask=is_wanted, other=0)
+        total += tl.load(scores + session * NUM_CANDIDATES + parent, mask=is_wanted, other=0.0)
     return total
 
 
@@ -101,6 +115,8 @@ def _grow_kernel(
     log_probs,
     draft_ids,
     target_ids,
+    num_steps,
+    topk,
     committed_len,
     scratch_slots,
     scores,
@@ -132,7 +148,8 @@ def _grow_kernel(
     place = child // TOPK
     above = ((level - 1) * num_sessions + session) * TOPK
     beam = beams + above
-    own = _child_scores(log_probs, scores, beam, session, child, NUM_CHILDREN, TOPK, NUM_CANDIDATES, IS_FIRST)
+    width = tl.where(level < tl.load(num_steps + session), tl.load(topk + session), 0)
+    own = _child_scores(log_probs, scores, beam, session, child, width, NUM_CHILDREN, TOPK, NUM_CANDIDATES, IS_FIRST)
     # What the head gave for a row of NaNs may lie outside the vocabulary.
     draft_id = tl.load(draft_ids + session * NUM_CHILDREN + child, mask=is_child, other=0)
     draft_id = tl.minimum(tl.maximum(draft_id, 0), vocab_size - 1)
@@ -149,7 +166,7 @@ def _grow_kernel(
         for start in range(0, NUM_CHILDREN, CHUNK):
             other = start + tl.arange(0, CHUNK)
             theirs = _child_scores(
-                log_probs, scores, beam, session, other, NUM_CHILDREN, TOPK, NUM_CANDIDATES, IS_FIRST
+                log_probs, scores, beam, session, other, width, NUM_CHILDREN, TOPK, NUM_CANDIDATES, IS_FIRST
             )
             is_before = (theirs[None, :] > own[:, None]) | (
                 (theirs[None, :] == own[:, None]) & (other[None, :] < child[:, None])
@@ -182,6 +199,7 @@ def _choose_kernel(
     tokens,
     parents,
     places,
+    num_nodes,
     roots,
     nodes,
     NUM_CANDIDATES: tl.constexpr,
@@ -203,7 +221,7 @@ def _choose_kernel(
             (theirs[None, :] == own[:, None]) & (other[None, :] < index[:, None])
         )
         rank += tl.sum(is_before.to(tl.int32), axis=1)
-    is_chosen = is_candidate & (own > float("-inf")) & (rank < NUM_NODES - 1)
+    is_chosen = is_candidate & (own > float("-inf")) & (rank < tl.load(num_nodes + session) - 1)
     place = tl.cumsum(is_chosen.to(tl.int32), axis=0)
     num_chosen = tl.sum(is_chosen.to(tl.int32), axis=0)
     tl.store(places + mine + index, place, mask=is_candidate)

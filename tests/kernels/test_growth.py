@@ -48,7 +48,15 @@ def new_trees(shape: GrowthShape, num_sessions: int, target_ids: Tensor) -> Grow
         return torch.zeros(size, dtype=dtype, device=target_ids.device)
 
     num_rows = num_sessions * shape.topk
-    inputs = GrowthInputs(zeros(num_sessions), zeros(num_sessions), zeros(shape.num_scratch, num_sessions), target_ids)
+    inputs = GrowthInputs(
+        num_steps=zeros(num_sessions) + shape.num_steps,
+        topk=zeros(num_sessions) + shape.topk,
+        num_nodes=zeros(num_sessions) + shape.num_nodes,
+        roots=zeros(num_sessions),
+        committed_len=zeros(num_sessions),
+        scratch_slots=zeros(shape.num_scratch, num_sessions),
+        target_ids=target_ids,
+    )
     rows = BeamRows(*(zeros(num_rows) for _ in range(5)), zeros(num_sessions, dtype=torch.int32))
     return GrowingTrees.allocate(shape, inputs, rows)
 
@@ -147,6 +155,48 @@ def test_triton_on_the_gpu_grows_the_trees_that_numpy_grows(shape: TreeShape) ->
     for tied in (True, False):
         for num_sessions in (1, 3, 64):
             grow(TritonOps("cuda"), shape, num_sessions, seed=num_sessions, tied=tied)
+
+
+def coarse_children(seed: int, tokens: list[int], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """The best children of each token: scores that often tie, and draft ids."""
+    scores, ids = [], []
+    for token in tokens:
+        rng = np.random.default_rng([seed, token])
+        scores.append(-np.sort(-rng.choice(COARSE, 8))[:width])
+        ids.append(rng.permutation(DRAFT_VOCAB)[:width])
+    return np.stack(scores), np.stack(ids)
+
+
+def grow_alone(shape: TreeShape, seed: int, root: int) -> DraftTree:
+    growth, known = TreeGrowth([shape]), target_ids()
+    scores, ids = coarse_children(seed, [root], shape.eagle_topk)
+    growth.start(scores, known[ids])
+    while (beam := growth.next_beam()) is not None:
+        scores, ids = coarse_children(seed, beam.tokens.tolist(), shape.eagle_topk)
+        growth.add(scores, known[ids])
+    return growth.trees([root])[0]
+
+
+@pytest.mark.parametrize("make_ops", [ReferenceOps, interpreted])
+def test_smaller_shapes_within_a_larger_one_get_the_trees_they_get_alone(make_ops: Callable[[], ReferenceOps]) -> None:
+    shapes = [TreeShape(4, 4, 20), TreeShape(2, 4, 9), TreeShape(4, 1, 4), TreeShape(1, 2, 3), TreeShape(3, 3, 2)]
+    ops, widest, num_sessions = make_ops(), GrowthShape(4, 4, 20), len(shapes)
+    trees = new_trees(widest, num_sessions, torch.from_numpy(target_ids()))
+    inputs = trees.inputs
+    inputs.roots.copy_(torch.arange(num_sessions))
+    inputs.num_steps.copy_(torch.tensor([s.num_steps for s in shapes]))
+    inputs.topk.copy_(torch.tensor([s.eagle_topk for s in shapes]))
+    inputs.num_nodes.copy_(torch.tensor([s.num_draft_tokens for s in shapes]))
+    rows = torch.arange(num_sessions)
+    for level in range(widest.num_steps):
+        scores, ids = coarse_children(3, rows.tolist(), 4)
+        ops.grow_beam(trees, torch.from_numpy(scores), torch.from_numpy(ids), level)
+        rows = trees.rows.tokens
+    ops.choose_nodes(trees)
+    for row, shape, root in zip(trees.nodes.tolist(), shapes, range(num_sessions), strict=True):
+        wanted = grow_alone(shape, 3, root)
+        assert row[: 1 + row[0]] == [wanted.num_nodes, *wanted.tokens.tolist()]
+        assert row[21 : 21 + row[0]] == wanted.parents.tolist()
 
 
 @pytest.mark.parametrize("make_ops", [ReferenceOps, interpreted])
