@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from kernels.growth import GrowingTrees
 import torch
 from torch import Tensor
 
-from kernels.ops import HeadNorms
+from kernels.growth import GrowingTrees
+from kernels.ops import AttentionBatch, AttentionBuffers, AttentionLimits, AttentionPlan, HeadNorms
 from kernels.reference.ops import ReferenceOps
-from kernels.triton_ops import activation, kv, norm, rope, rows
-from kernels.triton_ops import grow
+from kernels.triton_ops import activation, grow, kv, norm, rope
+from kernels.triton_ops.rows import gather_rows, scatter_rows
 
 
 class TritonOps(ReferenceOps):
@@ -25,6 +23,7 @@ class TritonOps(ReferenceOps):
 
     def __init__(self, device: torch.device | str = "cuda") -> None:
         super().__init__(device)
+        self._attention = TritonAttention(self.device)
         self._pool_tables: dict[tuple[int, ...], kv.PoolTable] = {}
 
     @property
@@ -43,7 +42,7 @@ class TritonOps(ReferenceOps):
         return torch.mm(x, weight.t(), out_dtype=torch.float32)
 
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
-        return rows.gather_rows(table, ids)
+        return gather_rows(table, ids)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return norm.rms_norm(x, weight, eps)
@@ -60,8 +59,8 @@ class TritonOps(ReferenceOps):
         rope.rotate(q, k, cos_sin)
 
     def append_kv(self, k: Tensor, v: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
-        rows.scatter_rows(k_cache.flatten(1), slots, k.flatten(1))
-        rows.scatter_rows(v_cache.flatten(1), slots, v.flatten(1))
+        scatter_rows(k_cache.flatten(1), slots, k.flatten(1))
+        scatter_rows(v_cache.flatten(1), slots, v.flatten(1))
 
     def rope_append(
         self,
@@ -82,8 +81,8 @@ class TritonOps(ReferenceOps):
         """The first call for some pools waits for the device; later ones can be captured."""
         kv.move_rows(self._pool_table(pools), src, dst)
 
-    def scatter_rows(self, pool: Tensor, slots: Tensor, rows_in: Tensor) -> None:
-        rows.scatter_rows(pool, slots, rows_in)
+    def scatter_rows(self, pool: Tensor, slots: Tensor, rows: Tensor) -> None:
+        scatter_rows(pool, slots, rows)
 
     def _pool_table(self, pools: list[Tensor]) -> kv.PoolTable:
         key = tuple(n for pool in pools for n in (pool.data_ptr(), pool.nbytes, len(pool)))
@@ -91,3 +90,9 @@ class TritonOps(ReferenceOps):
         if table is None:
             table = self._pool_tables[key] = kv.PoolTable.of(pools)
         return table
+
+    def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
+        return self._attention.plan(batch)
+
+    def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
+        return TritonAttentionBuffers(limits, self.device)
