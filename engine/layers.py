@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.weights.loader import WeightLoader
-from kernels.ops import AttentionPlan, HeadNorms, Ops
+from kernels.ops import AttentionPlan, AttentionWeights, HeadNorms, Ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +49,37 @@ class Attention:
         weights = [(f"{prefix}{name}.weight", rows) for name, rows in parts]
         biases = [(f"{prefix}{name}.bias", rows) for name, rows in parts]
         q_size = shape.num_heads * dim
-        self._qkv = ops.prepare_weight(loader.rows(weights, shape.input_size))
-        self._qkv_bias = loader.rows(biases) if shape.qkv_bias else None
-        self._output = ops.prepare_weight(loader.columns(f"{prefix}o_proj.weight", shape.hidden_size, q_size))
         # Each rank's product is summed over the ranks, so that one rank alone adds the bias.
         has_bias = shape.output_bias and loader.tp.rank == 0
-        self._output_bias = loader.replicated(f"{prefix}o_proj.bias", (shape.hidden_size,)) if has_bias else None
-        self._norms: HeadNorms | None = None
+        norms: HeadNorms | None = None
         if shape.qk_norm:
             q_norm, k_norm = (loader.replicated(f"{prefix}{name}_norm.weight", (dim,)) for name in ("q", "k"))
-            self._norms = HeadNorms(q_norm, k_norm, shape.eps)
-        num_kv_heads = shape.num_kv_heads // size
-        self._head_counts = [shape.num_heads // size, num_kv_heads, num_kv_heads]
-        self._head_dim = dim
+            norms = HeadNorms(q_norm, k_norm, shape.eps)
+        self._weights = AttentionWeights(
+            qkv=ops.prepare_weight(loader.rows(weights, shape.input_size)),
+            output=ops.prepare_weight(loader.columns(f"{prefix}o_proj.weight", shape.hidden_size, q_size)),
+            num_heads=shape.num_heads // size,
+            num_kv_heads=shape.num_kv_heads // size,
+            head_dim=dim,
+            qkv_bias=loader.rows(biases) if shape.qkv_bias else None,
+            output_bias=loader.replicated(f"{prefix}o_proj.bias", (shape.hidden_size,)) if has_bias else None,
+            norms=norms,
+        )
         self._ops = ops
         self._tp = loader.tp
 
     def forward(self, x: Tensor, rows: RowContext, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         """x: [rows, input_size] -> [rows, hidden_size]. MUTATES the caches at the rows' slots."""
-        ops = self._ops
-        num_rows = x.shape[0]
-        qkv = ops.linear(x, self._qkv, self._qkv_bias).view(num_rows, -1, self._head_dim)
-        q, k, v = qkv.split_with_sizes(self._head_counts, dim=1)
-        q = ops.rope_append(q, k, v, rows.cos_sin, rows.slots, k_cache, v_cache, norms=self._norms)
-        mixed = rows.attention.run(q, k_cache, v_cache)
-        return self._tp.all_reduce(ops.linear(mixed.flatten(1), self._output, self._output_bias))
+        added = self._ops.attention_block(
+            x,
+            self._weights,
+            rows.attention,
+            cos_sin=rows.cos_sin,
+            slots=rows.slots,
+            k_cache=k_cache,
+            v_cache=v_cache,
+        )
+        return self._tp.all_reduce(added)
 
 
 class Mlp:
@@ -90,9 +96,7 @@ class Mlp:
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [rows, hidden_size] -> [rows, hidden_size]."""
-        ops = self._ops
-        inner = ops.silu_mul(ops.linear(x, self._gate_up))
-        return self._tp.all_reduce(ops.linear(inner, self._down))
+        return self._tp.all_reduce(self._ops.mlp(x, self._gate_up, self._down))
 
 
 class DecoderLayer:

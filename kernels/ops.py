@@ -160,6 +160,20 @@ class HeadNorms:
     eps: float
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionWeights:
+    """Of one layer on one rank; matrices are prepared."""
+
+    qkv: Tensor  # [(heads + 2 * kv_heads) * head_dim, input size]
+    output: Tensor  # [hidden size, heads * head_dim]
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    qkv_bias: Tensor | None = None
+    output_bias: Tensor | None = None
+    norms: HeadNorms | None = None
+
+
 class Ops(Protocol):
     """A backend. All tensors lie on ``device``; floating tensors share one dtype unless it says fp32."""
 
@@ -230,6 +244,27 @@ class Ops(Protocol):
 
         MUTATES k_cache and v_cache at the slots. May mutate q and k, and may return q itself: read neither afterwards.
         """
+        ...
+
+    def attention_block(
+        self,
+        x: Tensor,
+        weights: AttentionWeights,
+        plan: AttentionPlan,
+        *,
+        cos_sin: Tensor,
+        slots: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
+        """A layer's attention: linear to q, k and v, ``rope_append``, the plan's run, linear to the output.
+
+        x: [rows, input size] -> [rows, hidden size]. MUTATES k_cache and v_cache at the slots.
+        """
+        ...
+
+    def mlp(self, x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        """``linear``, ``silu_mul``, ``linear``: x [rows, H] -> [rows, H]. gate_up: [2 * I, H]; down: [H, I]."""
         ...
 
     def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:

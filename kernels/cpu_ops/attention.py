@@ -16,12 +16,12 @@ class CpuAttentionPlan:
     def __init__(self, batch: AttentionBatch, native: NativeKernels) -> None:
         self._batch = batch
         self._native = native
-        self._tiles = make_tiles(batch)
+        self.tiles = make_tiles(batch)
         self._reference: ReferencePlan | None = None
 
     def run(self, q: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
-        if self._native.fits_attention(q, k_cache):
-            return self._native.attention(q, k_cache, v_cache, tiles=self._tiles)
+        if self._native.fits_attention(q.shape[1], k_cache.shape[1], q.shape[2]):
+            return self._native.attention(q, k_cache, v_cache, tiles=self.tiles)
         if self._reference is None:
             self._reference = ReferencePlan(self._batch, q.device)
         return self._reference.run(q, k_cache, v_cache)

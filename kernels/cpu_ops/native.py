@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu_ops.tiles import AttentionTiles
+from kernels.ops import AttentionWeights
 
 _LOG = logging.getLogger(__name__)
 _MAX_HEAD_DIM = 512  # common.h
@@ -48,7 +49,7 @@ class NativeKernels:
             self._isa,
             x.data_ptr(),
             weight.data_ptr(),
-            0 if bias is None else bias.data_ptr(),
+            _address(bias),
             out.data_ptr(),
             rows,
             num_out,
@@ -72,7 +73,7 @@ class NativeKernels:
             self._isa,
             x.data_ptr(),
             weight.data_ptr(),
-            0 if residual is None else residual.data_ptr(),
+            _address(residual),
             out.data_ptr(),
             x.numel() // width,
             width,
@@ -133,6 +134,84 @@ class NativeKernels:
             cache.shape[1] * cache.shape[2] * size,
         )
 
+    def attention_block(
+        self,
+        x: Tensor,
+        weights: AttentionWeights,
+        tiles: AttentionTiles,
+        *,
+        cos_sin: Tensor,
+        slots: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
+        """Ops.attention_block over the tiles, whose pages lie in the caches. IndexError for a slot out of range."""
+        rows, width = x.shape
+        num_slots, kv_heads, head_dim = k_cache.shape
+        hidden = weights.output.shape[0]
+        norms = weights.norms
+        x = x.contiguous()
+        out = torch.empty((rows, hidden), dtype=x.dtype)
+        assert x.dtype == k_cache.dtype == v_cache.dtype == weights.qkv.dtype and k_cache.shape == v_cache.shape
+        assert weights.qkv.shape[1] == width and kv_heads == weights.num_kv_heads and head_dim == weights.head_dim
+        assert k_cache.is_contiguous() and v_cache.is_contiguous() and tiles.num_slots <= num_slots
+        assert cos_sin.shape == (rows, head_dim) and cos_sin.dtype == torch.float32 and cos_sin.is_contiguous()
+        assert slots.dtype == torch.int64 and slots.shape == (rows,) and slots.is_contiguous()
+        self._module.attention_block(
+            self._isa,
+            x.data_ptr(),
+            weights.qkv.data_ptr(),
+            _address(weights.qkv_bias),
+            _address(None if norms is None else norms.q),
+            _address(None if norms is None else norms.k),
+            weights.output.data_ptr(),
+            _address(weights.output_bias),
+            cos_sin.data_ptr(),
+            slots.data_ptr(),
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            out.data_ptr(),
+            tiles.ancestors.data_ptr(),
+            tiles.page_ids.data_ptr(),
+            tiles.table.data_ptr(),
+            len(tiles.table),
+            rows,
+            width,
+            hidden,
+            weights.num_heads,
+            kv_heads,
+            head_dim,
+            tiles.page_size,
+            num_slots,
+            _is_bf16(x),
+            self.num_threads,
+            0.0 if norms is None else norms.eps,
+            head_dim**-0.5,
+        )
+        return out
+
+    def mlp(self, x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        """Ops.mlp."""
+        rows, hidden = x.shape
+        inner = down.shape[1]
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        assert x.dtype == gate_up.dtype == down.dtype and gate_up.is_contiguous() and down.is_contiguous()
+        assert gate_up.shape == (2 * inner, hidden) and down.shape == (hidden, inner)
+        self._module.mlp(
+            self._isa,
+            x.data_ptr(),
+            gate_up.data_ptr(),
+            down.data_ptr(),
+            out.data_ptr(),
+            rows,
+            hidden,
+            inner,
+            _is_bf16(x),
+            self.num_threads,
+        )
+        return out
+
     def top_k(self, scores: Tensor, k: int, *, is_log_prob: bool) -> tuple[Tensor, Tensor]:
         """Ops.top_k, or Ops.top_k_log_probs. scores are fp32 without NaN."""
         rows, width = scores.shape
@@ -154,9 +233,9 @@ class NativeKernels:
         return values, indices
 
     @staticmethod
-    def fits_attention(q: Tensor, k_cache: Tensor) -> bool:
+    def fits_attention(num_heads: int, num_kv_heads: int, head_dim: int) -> bool:
         """Whether ``attention`` knows these heads: a multiple of 32 values, at most 64 query heads a KV head."""
-        return q.shape[2] % 32 == 0 and q.shape[2] <= _MAX_HEAD_DIM and q.shape[1] <= 64 * k_cache.shape[1]
+        return head_dim % 32 == 0 and head_dim <= _MAX_HEAD_DIM and num_heads <= 64 * num_kv_heads
 
     def attention(self, q: Tensor, k_cache: Tensor, v_cache: Tensor, *, tiles: AttentionTiles) -> Tensor:
         """AttentionPlan.run over the tiles, whose pages must lie in the caches."""
@@ -165,7 +244,7 @@ class NativeKernels:
         out = torch.empty(q.shape, dtype=q.dtype)
         assert q.dtype == k_cache.dtype == v_cache.dtype and k_cache.shape == v_cache.shape
         assert k_cache.is_contiguous() and v_cache.is_contiguous() and tiles.num_slots <= num_slots
-        assert q.shape[2] == head_dim and heads % kv_heads == 0 and self.fits_attention(q, k_cache)
+        assert q.shape[2] == head_dim and heads % kv_heads == 0 and self.fits_attention(heads, kv_heads, head_dim)
         self._module.attention(
             self._isa,
             q.data_ptr(),
@@ -186,6 +265,11 @@ class NativeKernels:
             head_dim**-0.5,
         )
         return out
+
+
+def _address(tensor: Tensor | None) -> int:
+    """0 for none."""
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _is_bf16(tensor: Tensor) -> bool:

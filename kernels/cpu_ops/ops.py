@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernels.cpu_ops.attention import CpuAttentionPlan
 from kernels.cpu_ops.native import NativeKernels, load_native
-from kernels.ops import AttentionBatch, AttentionPlan
+from kernels.ops import AttentionBatch, AttentionPlan, AttentionWeights
 from kernels.reference.ops import ReferenceOps
 
 
@@ -74,6 +74,29 @@ class CpuOps(ReferenceOps):
         else:
             self._native.append(k, slots, k_cache)
             self._native.append(v, slots, v_cache)
+
+    def attention_block(
+        self,
+        x: Tensor,
+        weights: AttentionWeights,
+        plan: AttentionPlan,
+        *,
+        cos_sin: Tensor,
+        slots: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
+        places = {"cos_sin": cos_sin, "slots": slots, "k_cache": k_cache, "v_cache": v_cache}
+        heads = (weights.num_heads, weights.num_kv_heads, weights.head_dim)
+        if self._native is None or not self._native.fits_attention(*heads):
+            return super().attention_block(x, weights, plan, **places)
+        assert isinstance(plan, CpuAttentionPlan)
+        return self._native.attention_block(x, weights, plan.tiles, **places)
+
+    def mlp(self, x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        if self._native is None:
+            return super().mlp(x, gate_up, down)
+        return self._native.mlp(x, gate_up, down)
 
     def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
         if self._native is None:

@@ -4,7 +4,7 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
-#include "jobs.h"
+#include "block.h"
 
 /* Reads exactly count integers; returns 0 with an exception set on a mismatch. */
 static int read_integers(PyObject *const *args, Py_ssize_t given, int64_t *values, Py_ssize_t count) {
@@ -27,10 +27,8 @@ static const Isa *isa_at(int64_t index) {
     return NULL;
 }
 
-/* Below this many elements a row-wise op is done before a second thread has woken: one thread, and no other gets the GIL. */
-enum { PARALLEL_ELEMENTS = 16384 };
-
-static void for_rows(RowFn fn, const void *job, int64_t rows, int64_t width, int64_t num_threads) {
+/* Small jobs keep the GIL: no other thread could do much in the time. */
+static void call_rows(RowFn fn, const void *job, int64_t rows, int64_t width, int64_t num_threads) {
     if (rows * width < PARALLEL_ELEMENTS) {
         run_rows(fn, job, rows, 1);
         return;
@@ -38,6 +36,17 @@ static void for_rows(RowFn fn, const void *job, int64_t rows, int64_t width, int
     Py_BEGIN_ALLOW_THREADS
     run_rows(fn, job, rows, (int)num_threads);
     Py_END_ALLOW_THREADS
+}
+
+/* Whether all slots are in the cache; an IndexError is set where one is not. */
+static int check_slots(const int64_t *slots, int64_t rows, int64_t num_slots) {
+    for (int64_t i = 0; i < rows; i++)
+        if (slots[i] < 0 || slots[i] >= num_slots) {
+            PyErr_Format(PyExc_IndexError, "slot %lld of row %lld is not one of the cache's %lld slots",
+                         (long long)slots[i], (long long)i, (long long)num_slots);
+            return 0;
+        }
+    return 1;
 }
 
 PyDoc_STRVAR(linear_doc,
@@ -74,7 +83,7 @@ static PyObject *rms_norm(PyObject *self, PyObject *const *args, Py_ssize_t give
     if (!isa) return NULL;
     const NormJob job = {.x = (const void *)v[1], .weight = (const void *)v[2], .residual = (void *)v[3],
                          .out = (void *)v[4], .width = v[6], .is_bf16 = v[7] != 0, .eps = (float)eps};
-    for_rows(isa->norm_row, &job, v[5], v[6], v[8]);
+    call_rows(isa->norm_row, &job, v[5], v[6], v[8]);
     Py_RETURN_NONE;
 }
 
@@ -88,7 +97,7 @@ static PyObject *silu_mul(PyObject *self, PyObject *const *args, Py_ssize_t give
     const Isa *isa = isa_at(v[0]);
     if (!isa) return NULL;
     const SiluJob job = {.gate_up = (const void *)v[1], .out = (void *)v[2], .width = v[4], .is_bf16 = v[5] != 0};
-    for_rows(isa->silu_mul_row, &job, v[3], v[4], v[6]);
+    call_rows(isa->silu_mul_row, &job, v[3], v[4], v[6]);
     Py_RETURN_NONE;
 }
 
@@ -103,7 +112,7 @@ static PyObject *rope(PyObject *self, PyObject *const *args, Py_ssize_t given) {
     if (!isa) return NULL;
     const RopeJob job = {.q = (void *)v[1], .k = (void *)v[2], .cos_sin = (const float *)v[3], .q_stride = v[5],
                          .k_stride = v[6], .q_heads = v[7], .k_heads = v[8], .head_dim = v[9], .is_bf16 = v[10] != 0};
-    for_rows(isa->rope_row, &job, v[4], (v[7] + v[8]) * v[9], v[11]);
+    call_rows(isa->rope_row, &job, v[4], (v[7] + v[8]) * v[9], v[11]);
     Py_RETURN_NONE;
 }
 
@@ -116,10 +125,7 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t given)
     int64_t v[7];
     if (!read_integers(args, given, v, 7)) return NULL;
     const int64_t *slots = (const int64_t *)v[2];
-    for (int64_t i = 0; i < v[4]; i++)
-        if (slots[i] < 0 || slots[i] >= v[5])
-            return PyErr_Format(PyExc_IndexError, "slot %lld of row %lld is not one of the cache's %lld slots",
-                                (long long)slots[i], (long long)i, (long long)v[5]);
+    if (!check_slots(slots, v[4], v[5])) return NULL;
     for (int64_t i = 0; i < v[4]; i++)
         memcpy((char *)v[3] + slots[i] * v[6], (const char *)v[0] + i * v[1], (size_t)v[6]);
     Py_RETURN_NONE;
@@ -150,6 +156,57 @@ static PyObject *attention(PyObject *self, PyObject *const *args, Py_ssize_t giv
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(attention_block_doc,
+             "attention_block(isa, x, qkv, qkv_bias, q_norm, k_norm, output, output_bias, cos_sin, slots, k_cache, v_cache,\n"
+             "                out, ancestors, page_ids, tiles, num_tiles, rows, input, hidden, heads, kv_heads, head_dim,\n"
+             "                page_size, num_slots, is_bf16, num_threads, eps, scale)\n"
+             "A layer's attention from the normed rows to what it adds to the residual; see block.h. Addresses that are 0:\n"
+             "the layer has no such weight. Releases the GIL. IndexError as append.");
+
+static PyObject *attention_block(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[27];
+    if (!read_integers(args, given - 2, v, 27)) return NULL;
+    const double eps = PyFloat_AsDouble(args[27]), scale = PyFloat_AsDouble(args[28]);
+    if (PyErr_Occurred()) return NULL;
+    const Isa *isa = isa_at(v[0]);
+    if (!isa) return NULL;
+    const AttentionBlock block = {
+        .x = (const void *)v[1], .qkv = (const void *)v[2], .qkv_bias = (const void *)v[3], .q_norm = (const void *)v[4],
+        .k_norm = (const void *)v[5], .output = (const void *)v[6], .output_bias = (const void *)v[7],
+        .cos_sin = (const float *)v[8], .slots = (const int64_t *)v[9], .k_cache = (void *)v[10], .v_cache = (void *)v[11],
+        .out = (void *)v[12], .ancestors = (const uint64_t *)v[13], .page_ids = (const int32_t *)v[14],
+        .tiles = {.table = (const int64_t *)v[15], .num_tiles = v[16]}, .rows = v[17], .input = v[18], .hidden = v[19],
+        .heads = v[20], .kv_heads = v[21], .head_dim = v[22], .page_size = v[23], .is_bf16 = v[25] != 0,
+        .num_threads = (int)v[26], .eps = (float)eps, .scale = (float)scale};
+    if (!check_slots(block.slots, block.rows, v[24])) return NULL;
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = run_attention_block(isa, &block);
+    Py_END_ALLOW_THREADS
+    if (!done) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(mlp_doc,
+             "mlp(isa, x, gate_up, down, out, rows, hidden, inner, is_bf16, num_threads)\n"
+             "out = down(silu(gate) * up) of x[rows, hidden], the gate's rows first in gate_up. Releases the GIL.");
+
+static PyObject *mlp(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[10];
+    if (!read_integers(args, given, v, 10)) return NULL;
+    const Isa *isa = isa_at(v[0]);
+    if (!isa) return NULL;
+    const MlpBlock block = {.x = (const void *)v[1], .gate_up = (const void *)v[2], .down = (const void *)v[3],
+                            .out = (void *)v[4], .rows = v[5], .hidden = v[6], .inner = v[7], .is_bf16 = v[8] != 0,
+                            .num_threads = (int)v[9]};
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = run_mlp_block(isa, &block);
+    Py_END_ALLOW_THREADS
+    if (!done) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(top_k_doc,
              "top_k(isa, scores, values, indices, rows, width, k, is_log_prob, num_threads)\n"
              "The k <= width largest of each row of fp32 scores[rows, width], descending, ties to the lowest index: fp32 values\n"
@@ -162,7 +219,7 @@ static PyObject *top_k(PyObject *self, PyObject *const *args, Py_ssize_t given) 
     if (!isa) return NULL;
     const TopKJob job = {.scores = (const float *)v[1], .values = (float *)v[2], .indices = (int64_t *)v[3],
                          .width = v[5], .k = v[6], .is_log_prob = v[7] != 0};
-    for_rows(isa->top_k_row, &job, v[4], v[5], v[8]);
+    call_rows(isa->top_k_row, &job, v[4], v[5], v[8]);
     Py_RETURN_NONE;
 }
 
@@ -189,6 +246,8 @@ static PyMethodDef methods[] = {
     {"rope", (PyCFunction)(void (*)(void))rope, METH_FASTCALL, rope_doc},
     {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL, append_doc},
     {"attention", (PyCFunction)(void (*)(void))attention, METH_FASTCALL, attention_doc},
+    {"attention_block", (PyCFunction)(void (*)(void))attention_block, METH_FASTCALL, attention_block_doc},
+    {"mlp", (PyCFunction)(void (*)(void))mlp, METH_FASTCALL, mlp_doc},
     {"top_k", (PyCFunction)(void (*)(void))top_k, METH_FASTCALL, top_k_doc},
     {"isas", isas, METH_NOARGS, isas_doc},
     {NULL, NULL, 0, NULL},
