@@ -1,0 +1,262 @@
+"""Device code of attention: paged, ragged, split over the KV (Flash-Decoding, Dao et al. 2023) and online softmax.
+
+Softmax runs in base 2: scale is head_dim ** -0.5 * log2(e).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def attend(
+    q,  # [rows, heads, head_dim]
+    k_cache,  # [slots, kv_heads, head_dim]
+    v_cache,
+    out,  # [rows, heads, head_dim], contiguous
+    counts,  # int32: units, rows of the batch
+    units,  # [units, 4] int32, see attention_units
+    q_indptr,
+    prefix_len,
+    local_len,
+    is_causal,  # int32
+    ancestors,  # int64
+    page_indptr,
+    page_ids,
+    partial_out,  # [partials, kv_heads, LANES, BLOCK_D] fp32: of one split, normalised
+    partial_lse,  # [partials, kv_heads, LANES] fp32: log2 of its sum of exponents, -inf where it saw nothing
+    arrivals,  # [partials, kv_heads] int32, at a tile's first partial; 0 between launches
+    num_rows,  # of out: those past the batch's become 0
+    scale,
+    q_row_stride,
+    q_head_stride,
+    k_slot_stride,
+    k_head_stride,
+    v_slot_stride,
+    v_head_stride,
+    GROUP: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    BLOCK_KV: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    FIXED_SPLIT: tl.constexpr,  # positions of a split, 0: as many as the tile's splits share evenly
+    FUSED_COMBINE: tl.constexpr,
+    COMBINE_LANES: tl.constexpr,
+    COMBINE_SPLITS: tl.constexpr,
+):
+    head = tl.program_id(0)
+    num_heads = tl.num_programs(0) * GROUP
+    num_units = tl.load(counts)
+    for unit in range(tl.program_id(1), num_units, tl.num_programs(1)):
+        request = tl.load(units + unit * 4)
+        first = tl.load(units + unit * 4 + 1)
+        code = tl.load(units + unit * 4 + 2)
+        partial = tl.load(units + unit * 4 + 3)
+        split = code & 0xFFFF
+        num_splits = code >> 16
+        q_start = tl.load(q_indptr + request)
+        q_len = tl.load(q_indptr + request + 1) - q_start
+        prefix = tl.load(prefix_len + request)
+        local = tl.load(local_len + request)
+        causal = tl.load(is_causal + request)
+        pages = page_ids + tl.load(page_indptr + request)
+
+        lane = tl.arange(0, LANES)
+        row = first + lane // GROUP
+        q_head = head * GROUP + lane % GROUP
+        is_lane = (lane < TILE_ROWS * GROUP) & (row < q_len)
+        dim = tl.arange(0, BLOCK_D)
+        is_q = is_lane[:, None] & (dim < HEAD_DIM)[None, :]
+        q_at = (q_start + row) * q_row_stride + q_head * q_head_stride
+        queries = tl.load(q + q_at[:, None] + dim[None, :], mask=is_q, other=0.0)
+        path = tl.load(ancestors + q_start + row, mask=is_lane, other=0)
+
+        # Every lane sees [0, dense). Lane l of a causal request sees [0, seen[l]), of a tree its path in the local part.
+        own = prefix + local - q_len + row
+        dense = tl.where(causal != 0, prefix + local - q_len + first + 1, prefix)
+        seen = tl.where(causal != 0, own + 1, prefix)
+        path_low = tl.where(causal != 0, 0, path.to(tl.int32))
+        path_high = tl.where(causal != 0, 0, (path >> 32).to(tl.int32))
+        stop = prefix + local - tl.where(causal != 0, tl.maximum(q_len - first - TILE_ROWS, 0), 0)
+
+        if FIXED_SPLIT:
+            split_len = tl.where(num_splits > 1, FIXED_SPLIT, stop)
+        else:
+            split_len = tl.cdiv(stop, num_splits)
+        num_blocks = tl.cdiv(split_len, BLOCK_KV)
+        begin = split * num_blocks
+        end = tl.minimum(begin + num_blocks, tl.cdiv(stop, BLOCK_KV))
+
+        top = tl.full([LANES], float("-inf"), tl.float32)
+        total = tl.zeros([LANES], tl.float32)
+        mixed = tl.zeros([LANES, BLOCK_D], tl.float32)
+        for block in range(begin, end):
+            pos = block * BLOCK_KV + tl.arange(0, BLOCK_KV)
+            is_pos = pos < stop
+            page = tl.load(pages + pos.to(tl.uint32) // PAGE_SIZE, mask=is_pos, other=0).to(tl.int64)
+            slot = page * PAGE_SIZE + pos.to(tl.uint32) % PAGE_SIZE
+            is_kv = is_pos[:, None] & (dim < HEAD_DIM)[None, :]
+            k_at = slot * k_slot_stride + head * k_head_stride
+            keys = tl.load(k_cache + k_at[:, None] + dim[None, :], mask=is_kv, other=0.0)
+            scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+            if (block + 1) * BLOCK_KV > dense:
+                bit = pos - prefix
+                word = tl.where((bit < 32)[None, :], path_low[:, None], path_high[:, None])
+                in_path = (bit >= 0)[None, :] & (((word >> (bit & 31)[None, :]) & 1) != 0)
+                sees = is_pos[None, :] & ((pos[None, :] < seen[:, None]) | in_path)
+                scores = tl.where(sees, scores, float("-inf"))
+            new_top = tl.maximum(top, tl.max(scores, 1))
+            shift = tl.where(new_top == float("-inf"), 0.0, new_top)
+            weights = tl.exp2(scores - shift[:, None])
+            decay = tl.exp2(top - shift)
+            total = total * decay + tl.sum(weights, 1)
+            v_at = slot * v_slot_stride + head * v_head_stride
+            values = tl.load(v_cache + v_at[:, None] + dim[None, :], mask=is_kv, other=0.0)
+            mixed = mixed * decay[:, None]
+            mixed = tl.dot(weights.to(values.dtype), values, mixed, input_precision="ieee")
+            top = new_top
+
+        mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+        if num_splits == 1:
+            out_at = ((q_start + row) * num_heads + q_head) * HEAD_DIM
+            tl.store(out + out_at[:, None] + dim[None, :], mixed.to(out.dtype.element_ty), mask=is_q)
+        else:
+            lse = tl.where(total == 0.0, float("-inf"), top + tl.log2(total))
+            lane_at = ((partial + split) * tl.num_programs(0) + head).to(tl.int64) * LANES + lane
+            tl.store(partial_lse + lane_at, lse, mask=is_lane)
+            tl.store(partial_out + lane_at[:, None] * BLOCK_D + dim[None, :], mixed, mask=is_lane[:, None])
+            if FUSED_COMBINE:
+                # The barrier brings all threads' stores before the atomic, whose release and acquire order them
+                # against those of the other splits' programs.
+                tl.debug_barrier()
+                arrived = tl.atomic_add(arrivals + partial * tl.num_programs(0) + head, 1, sem="acq_rel")
+                if arrived == num_splits - 1:
+                    tl.store(arrivals + partial * tl.num_programs(0) + head, 0)
+                    num_lanes = tl.minimum(TILE_ROWS, q_len - first) * GROUP
+                    _combine_lanes(
+                        partial_out,
+                        partial_lse,
+                        out,
+                        partial,
+                        num_splits,
+                        q_start + first,
+                        0,
+                        num_lanes,
+                        GROUP,
+                        LANES,
+                        HEAD_DIM,
+                        BLOCK_D,
+                        COMBINE_LANES,
+                        COMBINE_SPLITS,
+                    )
+
+    fold = tl.arange(0, LANES)
+    dim = tl.arange(0, BLOCK_D)
+    is_out = (fold < GROUP)[:, None] & (dim < HEAD_DIM)[None, :]
+    for row in range(tl.load(counts + 1) + tl.program_id(1), num_rows, tl.num_programs(1)):
+        at = (row * num_heads + head * GROUP + fold) * HEAD_DIM
+        tl.store(out + at[:, None] + dim[None, :], tl.zeros([LANES, BLOCK_D], out.dtype.element_ty), mask=is_out)
+
+
+@triton.jit
+def combine(
+    out,
+    counts,
+    units,
+    q_indptr,
+    partial_out,
+    partial_lse,
+    GROUP: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    COMBINE_LANES: tl.constexpr,
+    COMBINE_SPLITS: tl.constexpr,
+):
+    """On attend's grid: the program of each split combines its share of the tile's lanes, over all splits."""
+    for unit in range(tl.program_id(1), tl.load(counts), tl.num_programs(1)):
+        code = tl.load(units + unit * 4 + 2)
+        split = code & 0xFFFF
+        num_splits = code >> 16
+        if num_splits > 1:
+            request = tl.load(units + unit * 4)
+            first = tl.load(units + unit * 4 + 1)
+            partial = tl.load(units + unit * 4 + 3)
+            q_start = tl.load(q_indptr + request)
+            q_len = tl.load(q_indptr + request + 1) - q_start
+            num_lanes = tl.minimum(TILE_ROWS, q_len - first) * GROUP
+            share = tl.cdiv(num_lanes, num_splits)
+            begin = split * share
+            _combine_lanes(
+                partial_out,
+                partial_lse,
+                out,
+                partial,
+                num_splits,
+                q_start + first,
+                begin,
+                tl.minimum(begin + share, num_lanes),
+                GROUP,
+                LANES,
+                HEAD_DIM,
+                BLOCK_D,
+                COMBINE_LANES,
+                COMBINE_SPLITS,
+            )
+
+
+@triton.jit
+def _combine_lanes(
+    partial_out,
+    partial_lse,
+    out,
+    partial,  # the tile's first
+    num_splits,
+    first_row,  # of the tile, in out
+    begin,
+    end,  # lanes [begin, end)
+    GROUP: tl.constexpr,
+    LANES: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    COMBINE_LANES: tl.constexpr,  # at once
+    COMBINE_SPLITS: tl.constexpr,  # at once
+):
+    head = tl.program_id(0)
+    dim = tl.arange(0, BLOCK_D)
+    for start in range(begin, end, COMBINE_LANES):
+        lane = start + tl.arange(0, COMBINE_LANES)
+        is_lane = lane < end
+        top = tl.full([COMBINE_LANES], float("-inf"), tl.float32)
+        total = tl.zeros([COMBINE_LANES], tl.float32)
+        mixed = tl.zeros([COMBINE_LANES, BLOCK_D], tl.float32)
+        for first_split in range(0, num_splits, COMBINE_SPLITS):
+            split = first_split + tl.arange(0, COMBINE_SPLITS)
+            is_part = (split < num_splits)[:, None] & is_lane[None, :]
+            part = ((partial + split) * tl.num_programs(0) + head).to(tl.int64) * LANES
+            at = part[:, None] + lane[None, :]
+            # .cg: an L1 may hold what was there before the other programs wrote.
+            lse = tl.load(partial_lse + at, mask=is_part, other=float("-inf"), cache_modifier=".cg")
+            parts = tl.load(
+                partial_out + at[:, :, None] * BLOCK_D + dim[None, None, :],
+                mask=is_part[:, :, None],
+                other=0.0,
+                cache_modifier=".cg",
+            )
+            new_top = tl.maximum(top, tl.max(lse, 0))
+            shift = tl.where(new_top == float("-inf"), 0.0, new_top)
+            weights = tl.exp2(lse - shift[None, :])
+            decay = tl.exp2(top - shift)
+            total = total * decay + tl.sum(weights, 0)
+            mixed = mixed * decay[:, None] + tl.sum(parts * weights[:, :, None], 0)
+            top = new_top
+        mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+        row = first_row + lane // GROUP
+        q_head = head * GROUP + lane % GROUP
+        out_at = (row * (tl.num_programs(0) * GROUP) + q_head) * HEAD_DIM
+        is_out = is_lane[:, None] & (dim < HEAD_DIM)[None, :]
+        tl.store(out + out_at[:, None] + dim[None, :], mixed.to(out.dtype.element_ty), mask=is_out)
