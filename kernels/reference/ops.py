@@ -13,6 +13,7 @@ from kernels.ops import (
     AttentionBuffers,
     AttentionLimits,
     AttentionPlan,
+    AttentionWeights,
     HeadNorms,
     PendingWalk,
     SamplingBatch,
@@ -93,6 +94,25 @@ class ReferenceOps:
         self.rope(q, k, cos_sin)
         self.append_kv(k, v, slots, k_cache, v_cache)
         return q
+
+    def attention_block(
+        self,
+        x: Tensor,
+        weights: AttentionWeights,
+        plan: AttentionPlan,
+        *,
+        cos_sin: Tensor,
+        slots: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+    ) -> Tensor:
+        qkv = self.linear(x, weights.qkv, weights.qkv_bias).view(x.shape[0], -1, weights.head_dim)
+        q, k, v = qkv.split_with_sizes([weights.num_heads, weights.num_kv_heads, weights.num_kv_heads], dim=1)
+        q = self.rope_append(q, k, v, cos_sin, slots, k_cache, v_cache, norms=weights.norms)
+        return self.linear(plan.run(q, k_cache, v_cache).flatten(1), weights.output, weights.output_bias)
+
+    def mlp(self, x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+        return self.linear(self.silu_mul(self.linear(x, gate_up)), down)
 
     def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
         return ReferencePlan(batch, self.device)

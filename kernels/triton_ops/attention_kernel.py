@@ -74,7 +74,7 @@ def attend(
         queries = tl.load(q + q_at[:, None] + dim[None, :], mask=is_q, other=0.0)
         path = tl.load(ancestors + q_start + row, mask=is_lane, other=0)
 
-        # Every lane sees [0, dense). Lane l of a causal request sees [0, seen[l]), of a tree its path in the local part.
+        # Every lane sees [0, dense). A causal lane sees [0, seen); a tree's also its path in the local part.
         own = prefix + local - q_len + row
         dense = tl.where(causal != 0, prefix + local - q_len + first + 1, prefix)
         seen = tl.where(causal != 0, own + 1, prefix)
@@ -82,10 +82,8 @@ def attend(
         path_high = tl.where(causal != 0, 0, (path >> 32).to(tl.int32))
         stop = prefix + local - tl.where(causal != 0, tl.maximum(q_len - first - TILE_ROWS, 0), 0)
 
-        if FIXED_SPLIT:
-            split_len = tl.where(num_splits > 1, FIXED_SPLIT, stop)
-        else:
-            split_len = tl.cdiv(stop, num_splits)
+        even_len = tl.cdiv(stop, num_splits)
+        split_len = tl.where(num_splits > 1, FIXED_SPLIT, stop) if FIXED_SPLIT else even_len
         num_blocks = tl.cdiv(split_len, BLOCK_KV)
         begin = split * num_blocks
         end = tl.minimum(begin + num_blocks, tl.cdiv(stop, BLOCK_KV))

@@ -9,6 +9,8 @@ from kernels.growth import GrowingTrees
 from kernels.ops import AttentionBatch, AttentionBuffers, AttentionLimits, AttentionPlan, HeadNorms
 from kernels.reference.ops import ReferenceOps
 from kernels.triton_ops import activation, grow, kv, norm, rope
+from kernels.triton_ops.attention import TritonAttention
+from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
 from kernels.triton_ops.rows import gather_rows, scatter_rows
 
 
@@ -96,3 +98,16 @@ class TritonOps(ReferenceOps):
 
     def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
         return TritonAttentionBuffers(limits, self.device)
+
+    def gumbel(self, seeds: np.ndarray, positions: np.ndarray, ids: Tensor) -> Tensor:
+        on_device = [torch.from_numpy(a).to(self.device) for a in (seeds.view(np.int64), positions)]
+        return philox.gumbel_rows(*on_device, ids.expand(len(seeds), -1))
+
+    def gumbel_rows(self, seeds: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
+        return philox.gumbel_rows(seeds, positions, ids)
+
+    def top_k(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        return super().top_k(scores, k) if k > select.MAX_K else select.top_k(scores, k)
+
+    def top_k_log_probs(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        return super().top_k_log_probs(scores, k) if k > select.MAX_K else select.top_k_log_probs(scores, k)
