@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kernels.growth import GrowingTrees
 from kernels.ops import AttentionBatch, AttentionBuffers, AttentionLimits, AttentionPlan, HeadNorms
 from kernels.reference.ops import ReferenceOps
-from kernels.triton_ops import activation, grow, kv, norm, rope
+from kernels.triton_ops import activation, grow, kv, norm, philox, rope, select
 from kernels.triton_ops.attention import TritonAttention
 from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
 from kernels.triton_ops.rows import gather_rows, scatter_rows
