@@ -44,14 +44,9 @@ class FeatureFuser:
         """An empty buffer [rows, 3 H] for one step's aux inputs."""
         return residual.new_empty(residual.shape[0], NUM_AUX * self._width)
 
-    def takes(self, layer: int) -> bool:
-        """Whether the input of ``layer`` is one of the three."""
-        return layer in self._columns
-
-    def capture(self, aux: Tensor, layer: int, residual: Tensor) -> None:
-        """MUTATES aux where the input of ``layer`` is one of the three. residual: [rows, H]."""
-        for i in self._columns.get(layer, ()):
-            aux[:, i * self._width : (i + 1) * self._width] = residual
+    def parts(self, aux: Tensor, layer: int) -> list[Tensor]:
+        """The views [rows, H] of aux that the input of ``layer`` goes to; mostly none."""
+        return [aux[:, i * self._width : (i + 1) * self._width] for i in self._columns.get(layer, ())]
 
     def fuse(self, aux: Tensor) -> Tensor:
         """aux [rows, 3 H] -> features [rows, Hd]. May mutate aux."""

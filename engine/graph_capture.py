@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
+
+from paceline.errors import ConfigError
+
+_log = logging.getLogger(__name__)
 
 Launch = Callable[[], None]
 
@@ -47,3 +54,25 @@ class CudaCapture:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 launch()
         return graph.replay
+
+
+@contextmanager
+def logged_capture(what: str, device: torch.device) -> Iterator[None]:
+    """Logs what the captures within took: time, and memory of the device, that of kernels loaded for them included.
+
+    Raises ConfigError where the memory did not suffice.
+    """
+    started_s, free_bytes = time.perf_counter(), _free_bytes(device)
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"{what}: {free_bytes / 2**30:.2f} GiB of {device} are left and do not suffice for CUDA graphs; "
+            "lower --mem-fraction-static or --cuda-graph-max-rows, or --disable-cuda-graph"
+        ) from error
+    taken_bytes = free_bytes - _free_bytes(device)
+    _log.info("%s: %.1f s, %.2f GiB", what, time.perf_counter() - started_s, taken_bytes / 2**30)
+
+
+def _free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0

@@ -63,6 +63,7 @@ class StepInputs:
         self._buffer = torch.zeros(capacity, dtype=torch.int64, device=device)
         self._staging = [torch.zeros(capacity, dtype=torch.int64, pin_memory=is_cuda) for _ in range(2)]
         self._arrays = [staging.numpy() for staging in self._staging]
+        self._device = device
         self._copied = [torch.cuda.Event() for _ in range(2)] if is_cuda else []
         self._turn = 0
 
@@ -93,7 +94,7 @@ class StepInputs:
         packed[dst:total] = plan.move_dst
         self._buffer[:total].copy_(self._staging[self._turn][:total], non_blocking=True)
         if self._copied:
-            self._copied[self._turn].record()
+            self._copied[self._turn].record(torch.cuda.current_stream(self._device))
         parts = [self._buffer[start : start + length] for start, length in zip(starts, lengths, strict=True)]
         return StepTensors(RowInputs(*parts[:4]), *parts[4:])
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.config import ModelConfig, load_model_config
 from engine.features import FeatureFuser, load_fuser
-from engine.graph_capture import Capture, CudaCapture
+from engine.graph_capture import Capture, CudaCapture, logged_capture
 from engine.layers import DecoderLayer, LayerShape, RowContext
 from engine.plan import StepPlan
 from engine.pool import TargetCache
@@ -117,8 +117,8 @@ class TargetModel:
     def capture(self, cache: TargetCache, max_rows: int, *, capture: Capture | None = None) -> None:
         """Captures graphs of steps of up to max_rows rows on this cache; ``step`` replays them from then on.
 
-        Before the first request, on every rank alike, for the graphs hold the ranks' reductions. capture: how, for
-        tests; None makes CUDA graphs.
+        Every rank does it alike, before the first request, for the graphs hold the ranks' reductions. Logs what it
+        took. capture: how, for tests; None makes CUDA graphs.
         """
         config, size = self.config, self._tp.size
         limits = AttentionLimits(
@@ -130,12 +130,13 @@ class TargetModel:
             num_kv_heads=config.num_kv_heads // size,
             head_dim=config.head_dim,
         )
-        self._graphs = StepGraphs(
-            lambda rows, attention: self.forward(rows, attention, cache),
-            cache,
-            self.ops.attention_buffers(limits),
-            capture=CudaCapture(self.device) if capture is None else capture,
-        )
+        with logged_capture(f"CUDA graphs of steps of up to {max_rows} rows", self.device):
+            self._graphs = StepGraphs(
+                lambda rows, attention: self.forward(rows, attention, cache),
+                cache,
+                self.ops.attention_buffers(limits),
+                capture=CudaCapture(self.device) if capture is None else capture,
+            )
 
     @torch.inference_mode()
     def step(self, plan: StepPlan, cache: TargetCache) -> StepOutput:
@@ -159,7 +160,7 @@ class TargetModel:
     @torch.inference_mode()
     def forward(self, rows: RowInputs, attention: AttentionPlan, cache: TargetCache) -> StepOutput:
         """One forward over tensors alone. MUTATES the cache at the rows' slots."""
-        context = RowContext(self._cos_sin.index_select(0, rows.positions), rows.slots, attention)
+        context = RowContext(self.ops.embed(rows.positions, self._cos_sin), rows.slots, attention)
         residual = self.ops.embed(rows.tokens, self._embedding)
         aux = None if self._fuser is None else self._fuser.start(residual)
         added = self._run_layers(residual, context, cache=cache, aux=aux)
@@ -189,24 +190,28 @@ class TargetModel:
         ops, eps = self.ops, self.config.rms_norm_eps
         added: Tensor | None = None
         for i, layer in enumerate(self._layers):
+            parts = self._aux_parts(aux, i)
             if added is None:
                 x = ops.rms_norm(residual, layer.input_norm, eps)
             else:
-                x = ops.add_rms_norm(added, residual, layer.input_norm, eps)
-            if self._fuser is not None and aux is not None:
-                self._fuser.capture(aux, i, residual)
+                x = ops.add_rms_norm(added, residual, layer.input_norm, eps, capture=parts.pop() if parts else None)
+            for part in parts:
+                part.copy_(residual)
             x = layer.attention.forward(x, rows, cache.k[i], cache.v[i])
             x = ops.add_rms_norm(x, residual, layer.post_norm, eps)
             added = layer.mlp.forward(x)
         assert added is not None
-        if self._fuser is not None and aux is not None and self._fuser.takes(len(self._layers)):
-            self._fuser.capture(aux, len(self._layers), residual + added)
+        for part in self._aux_parts(aux, len(self._layers)):
+            torch.add(residual, added, out=part)
         return added
+
+    def _aux_parts(self, aux: Tensor | None, layer: int) -> list[Tensor]:
+        return [] if self._fuser is None or aux is None else self._fuser.parts(aux, layer)
 
     def _logits(self, residual: Tensor, added: Tensor, logit_rows: Tensor) -> Tensor | None:
         if len(logit_rows) == 0:
             return self._no_logits()
-        last, added = residual.index_select(0, logit_rows), added.index_select(0, logit_rows)
+        last, added = self.ops.embed(logit_rows, residual), self.ops.embed(logit_rows, added)
         normed = self.ops.add_rms_norm(added, last, self._norm, self.config.rms_norm_eps)
         return self._tp.gather_last_dim(self.ops.logits(normed, self._lm_head), self.config.vocab_size)
 
