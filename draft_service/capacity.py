@@ -1,39 +1,33 @@
-"""How many KV pages the draft may have."""
+"""How many KV pages the draft may have: its flags and its head, as the rule for all pools asks for them."""
 
 from __future__ import annotations
 
+import torch
+
 from draft_service.config import DraftConfig
-from engine.memory import check_pool_fits, pool_share
+from engine.head_model import HeadModel
+from engine.memory import MemoryNeeds, PoolFlags, PoolUse, choose_num_pages, find_room, workspace_bytes
 from engine.pages import pages_for
-from paceline.errors import ConfigError
 from paceline.types import MAX_SCRATCH_NODES
 
 _CPU_POOL_BYTES = 128 << 20
 
 
-def choose_num_pages(config: DraftConfig, *, context_length: int, bytes_per_token: int, weight_bytes: int) -> int:
-    """Pages for --max-total-tokens, or what the sessions can use at most, bounded by the share of memory.
+def memory_needs(config: DraftConfig, model: HeadModel) -> MemoryNeeds:
+    workspace = workspace_bytes(
+        config.max_round_rows + config.max_bulk_rows,
+        vocab_size=model.config.draft_vocab_size,
+        hidden_size=model.config.hidden_size,
+        inner_size=model.config.intermediate_size,
+        itemsize=model.dtype.itemsize,
+    )
+    return MemoryNeeds(model.weight_bytes, model.cache_bytes_per_token, workspace)
 
-    Raises ConfigError where not even one session of two tokens fits, or where --max-total-tokens asks for more
-    memory than there is.
-    """
-    page_bytes = bytes_per_token * config.page_size
-    if config.max_total_tokens is not None:
-        num_pages = pages_for(config.max_total_tokens, config.page_size)
-        check_pool_fits(config.max_total_tokens, num_pages * page_bytes, device=config.device)
-    else:
-        useful = config.max_running_requests * pages_for(context_length + MAX_SCRATCH_NODES, config.page_size)
-        share = pool_share(
-            config.device,
-            fraction=config.mem_fraction_static,
-            weight_bytes=weight_bytes,
-            cpu_limit=_CPU_POOL_BYTES,
-        )
-        num_pages = min(useful, share // page_bytes)
-    least = pages_for(2 + MAX_SCRATCH_NODES, config.page_size)
-    if num_pages < least:
-        raise ConfigError(
-            f"{max(num_pages, 0)} KV pages of {config.page_size} tokens do not hold one session, which takes {least}; "
-            "raise --max-total-tokens or --mem-fraction-static"
-        )
-    return num_pages
+
+def choose_pages(config: DraftConfig, needs: MemoryNeeds, *, device: torch.device, context_length: int) -> int:
+    """Raises ConfigError where the flags ask for more memory than is free, or not even one session fits."""
+    flags = PoolFlags(config.page_size, config.max_total_tokens, config.mem_fraction_static)
+    useful = config.max_running_requests * pages_for(context_length + MAX_SCRATCH_NODES, config.page_size)
+    use = PoolUse("session", useful, least_tokens=2 + MAX_SCRATCH_NODES)
+    room = find_room(device, flags, needs, cpu_limit=_CPU_POOL_BYTES)
+    return choose_num_pages(room, flags, use, page_bytes=needs.bytes_per_token * config.page_size)

@@ -27,13 +27,15 @@ class DraftConfig:
     model_path: str = flag(DEFAULT_MODEL_PATH, help="the target's model: its embedding and output matrix are shared")
     speculative_draft_model_path: str = flag(DEFAULT_HEAD_PATH, help="the EAGLE-3 head")
     dtype: str = flag("bfloat16", help="dtype of weights and KV", choices=DTYPES)
-    device: str = flag("cpu", help="torch device, like cpu or cuda:0")
+    device: str = flag("cpu", help="auto, cpu, cuda or cuda:N")
     kernel_backend: str = flag("auto", help="kernels to run on", choices=KERNEL_BACKENDS)
     num_threads: int = flag(1, help="CPU threads of one operation")
     page_size: int = flag(16, help="tokens of one KV page")
     max_running_requests: int = flag(256, help="sessions at once")
     max_total_tokens: int | None = flag(None, help="tokens of draft KV; unset: what memory and sessions allow")
-    mem_fraction_static: float = flag(0.2, help="share of the device's memory for weights and KV")
+    mem_fraction_static: float = flag(
+        0.15, help="share of a GPU's memory for all that the draft keeps there; a target's is 0.75"
+    )
     context_length: int | None = flag(None, help="tokens of one session at most; unset: the target's")
     max_round_rows: int = flag(512, help="rows of one step that extend sessions which wait for a tree")
     max_bulk_rows: int = flag(64, help="rows of one step from prompts, flushes and replays, beside the others")

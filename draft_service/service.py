@@ -12,7 +12,7 @@ from typing import Self
 from prometheus_client import CollectorRegistry
 
 from draft_service.batcher import StepLimits
-from draft_service.capacity import choose_num_pages
+from draft_service.capacity import choose_pages, memory_needs
 from draft_service.config import DraftConfig
 from draft_service.draft_engine import DraftEngine
 from draft_service.engine_loop import EngineLoop
@@ -58,12 +58,7 @@ class LoadedDraft:
         context_length = target.context_length(config.context_length)
         device, ops = choose_device(config.device, config.kernel_backend, num_threads=config.num_threads)
         model = HeadModel.load(head_path, model_path, dtype=dtype_named(config.dtype), ops=ops, device=device)
-        num_pages = choose_num_pages(
-            config,
-            context_length=context_length,
-            bytes_per_token=model.cache_bytes_per_token,
-            weight_bytes=model.weight_bytes,
-        )
+        num_pages = choose_pages(config, memory_needs(config, model), device=device, context_length=context_length)
         limits = StepLimits(config.max_round_rows, config.max_bulk_rows)
         drafter = Drafter(model, model.make_cache(num_pages, config.page_size), limits.max_rows)
         allocator = PageAllocator(num_pages, config.page_size)

@@ -17,7 +17,10 @@ def choose_device(device: str, kernel_backend: str, *, num_threads: int | None =
 
 
 def choose_ops(at: torch.device, kernel_backend: str, *, num_threads: int | None = None) -> Ops:
-    """Raises ConfigError, naming the flags, for a backend that does not run there."""
+    """A GPU becomes the calling thread's current one. Raises ConfigError, naming the flags, for a backend that does not
+    run there."""
+    if at.type == "cuda":
+        torch.cuda.set_device(at)
     try:
         return load_ops(kernel_backend, at, num_threads=num_threads)
     except (RuntimeError, ValueError) as error:
@@ -33,7 +36,7 @@ def rank_devices(device: str, *, base_gpu_id: int = 0, tp_size: int = 1) -> list
     try:
         at = torch.device(_resolve(device))
     except RuntimeError as error:
-        raise ConfigError(f"--device is {device}; it must be auto, cpu, cuda or cuda:N") from error
+        raise ConfigError(f"--device {device} is no device; it must be auto, cpu, cuda or cuda:N") from error
     if at.type != "cuda":
         if base_gpu_id:
             raise ConfigError(f"--base-gpu-id is {base_gpu_id}, but --device {device} is no GPU; leave it out")
@@ -56,8 +59,10 @@ def _resolve(device: str) -> str:
 
 def _check_gpus(device: str, *, first: int, count: int) -> None:
     if not torch.cuda.is_available():
-        built = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "is built without CUDA"
-        raise ConfigError(f"--device is {device}, but torch {torch.__version__} ({built}) sees no GPU; use --device cpu")
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+        raise ConfigError(
+            f"--device is {device}, but torch {torch.__version__}, {built}, sees no GPU; use --device cpu"
+        )
     present = torch.cuda.device_count()
     if first + count > present:
         wanted = f"GPU {first}" if count == 1 else f"GPUs {first} to {first + count - 1}"

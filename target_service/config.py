@@ -31,7 +31,8 @@ class TargetConfig:
         DEFAULT_HEAD_PATH, help="folder of the EAGLE-3 head whose fc fuses the features; empty: no speculation"
     )
     dtype: str = flag("bfloat16", help="dtype of weights, activations and KV", choices=DTYPES)
-    device: str = flag("cpu", help="torch device")
+    device: str = flag("cpu", help="auto, cpu, cuda (a GPU for each rank) or cuda:N (that one)")
+    base_gpu_id: int = flag(0, help="with --device cuda: the GPU of the first rank; the others take the next ones")
     tp_size: int = flag(1, help="ranks that share the model")
     num_threads: int = flag(0, help="compute threads of each rank; 0: the cores divided by the ranks")
     kernel_backend: str = flag("auto", help="kernels to run on", choices=KERNEL_BACKENDS)
@@ -41,7 +42,9 @@ class TargetConfig:
     max_running_requests: int = flag(64, help="requests that run at once")
     max_rows_per_step: int = flag(2048, help="rows of one step at most, trees and prompt chunks together")
     max_total_tokens: int | None = flag(None, help="tokens that the KV pool holds; unset: from --mem-fraction-static")
-    mem_fraction_static: float = flag(0.5, help="share of the available memory for weights and KV together")
+    mem_fraction_static: float = flag(
+        0.75, help="share of a GPU's memory for all that the target keeps there; a draft's is 0.15"
+    )
     context_length: int | None = flag(None, help="tokens of a request, prompt and output; unset: the model's own")
 
     speculative_tree_deadline_ms: float | None = flag(
@@ -56,6 +59,7 @@ class TargetConfig:
         require(self.max_rows_per_step >= rows, "max_rows_per_step", self.max_rows_per_step, f"at least {rows}")
         require(0 <= self.port < 2**16, "port", self.port, "0 to 65535")
         require(0 <= self.metrics_port < 2**16, "metrics_port", self.metrics_port, "0 to 65535")
+        require(self.base_gpu_id >= 0, "base_gpu_id", self.base_gpu_id, "0 or more")
         require(self.num_threads >= 0, "num_threads", self.num_threads, "0 (automatic) or more")
         require(self.drain_timeout_s >= 0, "drain_timeout_s", self.drain_timeout_s, "0 or more seconds")
         fraction = self.mem_fraction_static

@@ -8,15 +8,18 @@ from pathlib import Path
 import numpy as np
 
 from engine.config import load_model_config
-from engine.device import choose_device
+from engine.device import choose_ops, rank_devices
 from engine.head_config import load_head_config
+from engine.memory import Room, find_room, refusing_exhaustion
 from engine.pool import TargetCache
 from engine.target_model import TargetModel
 from engine.tp import TpGroup, init_tp_group, validate_tp
 from engine.wire import dtype_named
 from kernels.ops import Ops
-from target_service.capacity import MemoryNeeds, choose_num_pages
+from target_service.capacity import CPU_POOL_BYTES, choose_pages, memory_needs, pool_flags
 from target_service.config import TargetConfig
+
+_MOST_GRAPH_ROWS = 1024  # a step of more rows takes so long that its launches cost nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,8 @@ def check_model(config: TargetConfig) -> None:
     model = load_model_config(Path(config.model_path))
     validate_tp(model, config.tp_size)
     model.context_length(config.context_length)
-    choose_device(config.device, config.kernel_backend)
+    devices = rank_devices(config.device, base_gpu_id=config.base_gpu_id, tp_size=config.tp_size)
+    choose_ops(devices[0], config.kernel_backend)
     if config.speculative_draft_model_path:
         load_head_config(Path(config.speculative_draft_model_path))
 
@@ -42,23 +46,37 @@ def check_model(config: TargetConfig) -> None:
 def load_rank(config: TargetConfig, rank: int, init_method: str) -> LoadedRank:
     """Blocks until all ranks came. Rank 0 chooses the pool's size for all.
 
-    Raises ModelLoadError or ConfigError.
+    On a GPU it captures the graphs of steps, too. Raises ModelLoadError or ConfigError.
     """
-    device, ops = choose_device(config.device, config.kernel_backend, num_threads=config.threads_per_rank)
-    tp = init_tp_group(rank, config.tp_size, init_method=init_method)
+    device = rank_devices(config.device, base_gpu_id=config.base_gpu_id, tp_size=config.tp_size)[rank]
+    ops = choose_ops(device, config.kernel_backend, num_threads=config.threads_per_rank)
+    tp = init_tp_group(rank, config.tp_size, init_method=init_method, device=device)
     head = config.speculative_draft_model_path
-    model = TargetModel.load(
-        Path(config.model_path),
-        head_path=Path(head) if head else None,
-        dtype=dtype_named(config.dtype),
-        ops=ops,
-        device=device,
-        tp=tp,
-    )
-    num_pages = None
-    if rank == 0:
-        needs = MemoryNeeds(model.weight_bytes, model.cache_bytes_per_token)
-        context_length = model.config.context_length(config.context_length)
-        num_pages = np.array([choose_num_pages(config, needs, context_length=context_length)])
-    cache = model.make_cache(int(tp.broadcast_plan(num_pages)[0]), config.page_size)
+    with refusing_exhaustion(device):
+        model = TargetModel.load(
+            Path(config.model_path),
+            head_path=Path(head) if head else None,
+            dtype=dtype_named(config.dtype),
+            ops=ops,
+            device=device,
+            tp=tp,
+        )
+        cache = model.make_cache(_agree_on_pages(config, model, tp), config.page_size)
+        if ops.supports_graphs:
+            model.capture(cache, min(config.max_rows_per_step, _MOST_GRAPH_ROWS))
     return LoadedRank(model, cache, ops, tp)
+
+
+def _agree_on_pages(config: TargetConfig, model: TargetModel, tp: TpGroup) -> int:
+    """Rank 0 alone raises ConfigError: the others end with it."""
+    needs = memory_needs(config, model)
+    room = find_room(model.device, pool_flags(config), needs, cpu_limit=CPU_POOL_BYTES, num_ranks=config.tp_size)
+    shared, free = tp.least(np.array([room.shared, room.free])).tolist()
+    num_pages = None
+    if tp.rank == 0:
+        context_length = model.config.context_length(config.context_length)
+        pages = choose_pages(
+            config, Room(shared, free), context_length=context_length, bytes_per_token=needs.bytes_per_token
+        )
+        num_pages = np.array([pages])
+    return int(tp.broadcast_plan(num_pages)[0])

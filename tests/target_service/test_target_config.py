@@ -1,11 +1,13 @@
 """Flags and files that do not fit are refused before anything runs, by name."""
 
 import pytest
+import torch
 from prometheus_client import CollectorRegistry
 
+from engine.memory import MemoryNeeds, Room, find_room
 from paceline.config import parse_flags, to_argv
 from paceline.errors import ConfigError, ModelLoadError
-from target_service.capacity import MemoryNeeds, choose_num_pages
+from target_service.capacity import CPU_POOL_BYTES, choose_pages, pool_flags
 from target_service.config import TargetConfig
 from target_service.loading import check_model
 from target_service.service import LoadedTarget
@@ -16,6 +18,7 @@ from target_service.service import LoadedTarget
     [
         ("--page-size=0", "--page-size is 0; it must be at least 1"),
         ("--tp-size=0", "--tp-size is 0"),
+        ("--base-gpu-id=-1", "--base-gpu-id is -1"),
         ("--no-such-flag", "--no-such-flag"),
         ("--mem-fraction-static=1.5", "--mem-fraction-static is 1.5; it must be above 0, at most 1"),
         ("--mem-fraction-static=nan", "--mem-fraction-static is nan"),
@@ -46,9 +49,10 @@ def test_flags_survive_the_way_to_another_process(tiny_target):
         ({"tp_size": 3}, ConfigError, "tp size 3 does not divide 4 heads and 2 KV heads"),
         ({"context_length": 1000}, ConfigError, "--context-length is 1000; the model has positions for 256"),
         ({"device": "abacus"}, ConfigError, "--device abacus"),
-        ({"device": "cuda", "kernel_backend": "cpu"}, ConfigError, "does not run on cuda"),
+        ({"base_gpu_id": 1}, ConfigError, "--base-gpu-id is 1, but --device cpu is no GPU"),
+        ({"kernel_backend": "flashinfer"}, ConfigError, "--device cpu, --kernel-backend flashinfer"),
     ],
-    ids=["model", "head", "tp", "context", "device", "backend"],
+    ids=["model", "head", "tp", "context", "device", "gpu", "backend"],
 )
 def test_what_does_not_fit_the_model_is_refused_before_a_rank_starts(tiny_target, changes, error, message):
     with pytest.raises(error) as caught:
@@ -61,15 +65,21 @@ def test_too_few_pages_are_refused(tiny_target):
         LoadedTarget.load(tiny_target.config(max_total_tokens=16), init_method="", registry=CollectorRegistry())
 
 
+def room_on_cpu(config: TargetConfig, needs: MemoryNeeds) -> Room:
+    return find_room(torch.device("cpu"), pool_flags(config), needs, cpu_limit=CPU_POOL_BYTES, num_ranks=config.tp_size)
+
+
 def test_more_tokens_than_memory_are_refused(tiny_target):
     config = tiny_target.config(max_total_tokens=1 << 30)
-    with pytest.raises(ConfigError, match="GiB are available; lower it"):
-        choose_num_pages(config, MemoryNeeds(0, 1 << 20), context_length=256)
+    room = room_on_cpu(config, MemoryNeeds(0, 1 << 20))
+    with pytest.raises(ConfigError, match=r"--max-total-tokens 1073741824 takes .* GiB are available; lower it"):
+        choose_pages(config, room, context_length=256, bytes_per_token=1 << 20)
 
 
 def test_the_pool_is_no_larger_than_its_requests_can_use(tiny_target):
     config = tiny_target.config(max_total_tokens=None)
-    assert choose_num_pages(config, MemoryNeeds(0, 1000), context_length=256) == 8 * 80
+    room = room_on_cpu(config, MemoryNeeds(0, 1000))
+    assert choose_pages(config, room, context_length=256, bytes_per_token=1000) == 8 * 80
 
 
 def test_a_target_without_a_head_decodes_plainly(tiny_target):
