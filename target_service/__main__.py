@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from prometheus_client import CollectorRegistry
 
@@ -17,7 +17,7 @@ from paceline.metrics import MetricsServer
 from paceline.rpc import termination_event
 from paceline.threads import share_cores
 from target_service.config import TargetConfig
-from target_service.tp_workers import TpWorkers
+from target_service.tp_workers import TpWorkers, end_process
 
 if TYPE_CHECKING:
     from target_service.service import LoadedTarget
@@ -36,14 +36,29 @@ def main(argv: Sequence[str]) -> None:
         from target_service.loading import check_model  # imports torch, which reads the environment then
 
         check_model(config)
-        workers = TpWorkers(config)
-        try:
-            _run(config, workers.init_method)
-            workers.close()
-        finally:
-            workers.kill()
+        if config.tp_size == 1:
+            _run(config, init_method="")
+        else:
+            _run_ranks(config)
     except PacelineError as error:
         exit_with(error, prog=_PROG)
+
+
+def _run_ranks(config: TargetConfig) -> NoReturn:
+    workers = TpWorkers(config)
+    code = 0
+    try:
+        _run(config, workers.init_method)
+        workers.close()
+    except PacelineError as error:
+        print(f"{_PROG}: {error}", file=sys.stderr)
+        code = error.exit_code
+    except Exception:  # noqa: BLE001 - whatever ends rank 0 must end its process, and the interpreter's end may hang
+        _log.exception("the target ended")
+        code = 1
+    finally:
+        workers.kill()
+    end_process(code)
 
 
 def _run(config: TargetConfig, init_method: str) -> None:

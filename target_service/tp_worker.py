@@ -1,24 +1,28 @@
-"""python -m target_service.tp_worker: one rank beside rank 0. Receives plans, steps, says nothing.
+"""python -m target_service.tp_worker: one rank beside rank 0. Receives plans, steps, says nothing but its errors.
 
 Ends when rank 0 sends an empty plan, and at once when its standard input closes: that is rank 0's death.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.config import add_flags, build_parser, exit_with, flag
+from paceline.config import add_flags, build_parser, flag
 from paceline.errors import PacelineError
 from paceline.logs import set_up_logging
 from paceline.threads import share_cores
 from target_service.config import TargetConfig
+from target_service.tp_workers import end_process
 
+_PROG = "target_service.tp_worker"
 _ORPHANED = 1
 _STDIN = 0
+_log = logging.getLogger(_PROG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +35,23 @@ class RankConfig:
 
 def main(argv: Sequence[str]) -> None:
     """Runs one rank until rank 0 ends."""
-    prog = "target_service.tp_worker"
     try:
-        parser = build_parser(TargetConfig, prog=prog)
+        parser = build_parser(TargetConfig, prog=_PROG)
         add_flags(parser, RankConfig)
         values = vars(parser.parse_args(list(argv)))
         rank = RankConfig(values.pop("rank"), values.pop("init_method"))
         config = TargetConfig(**values)
-        set_up_logging(f"{prog}[{rank.rank}]", level=config.log_level)
+        set_up_logging(f"{_PROG}[{rank.rank}]", level=config.log_level)
         share_cores(config.threads_per_rank)
         threading.Thread(target=_end_with_parent, name="parent watch", daemon=True).start()
         _follow(config, rank)
     except PacelineError as error:
-        exit_with(error, prog=prog)
+        print(f"{_PROG}: {error}", file=sys.stderr)
+        end_process(error.exit_code)
+    except Exception:  # noqa: BLE001 - whatever ends a rank must end its process, and the interpreter's end may hang
+        _log.exception("the rank ended")
+        end_process(1)
+    end_process(0)
 
 
 def _follow(config: TargetConfig, rank: RankConfig) -> None:

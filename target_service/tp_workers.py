@@ -10,20 +10,22 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 from paceline.config import to_argv
 from target_service.config import TargetConfig
 
 _STOP_TIMEOUT_S = 10.0
+_RANK_LOST = 1
 _log = logging.getLogger(__name__)
 
 
 class TpWorkers:
     """Starts ranks 1 to tp_size - 1 at once. Owns them until ``close`` or ``kill``.
 
-    A rank that ends before that takes this process down with its exit code: the group cannot go on without it, and
-    torch would wait for it for ever. A worker reads the end of its standard input as rank 0's death, so none outlives
-    this process, however it ends.
+    A rank that ends before that takes this process down at once, whatever its threads wait for: the group cannot go on
+    without it, and a GPU would wait for it for ever. A worker reads the end of its standard input as rank 0's death, so
+    none outlives this process, however it ends.
     """
 
     def __init__(self, config: TargetConfig) -> None:
@@ -63,4 +65,13 @@ class TpWorkers:
             return
         _log.error("rank %d ended with code %d; the target ends, too", rank, code)
         self._folder.cleanup()
-        os._exit(code if code > 0 else 1)
+        os._exit(_RANK_LOST)
+
+
+def end_process(code: int) -> NoReturn:
+    """Ends a rank's process without the interpreter's clean-up: NCCL's own would wait for its peers and for every
+    captured graph, and the driver frees all that a process had."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
