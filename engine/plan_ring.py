@@ -76,11 +76,9 @@ class PlanRing:
     def _put(self, values: np.ndarray) -> None:
         done = 0
         while done < len(values):
-            written = int(self._written[0])
-            if not _wait(lambda: self._room(written) > 0, spin_s=self._spin_s, limit_s=_WRITE_LIMIT_S):
-                raise UnavailableError(f"a rank has taken no plan for {_WRITE_LIMIT_S:g} s; restart the target")
+            room, written = self._await_room(), int(self._written[0])
             at = written % RING_WORDS
-            count = min(len(values) - done, self._room(written), RING_WORDS - at)
+            count = min(len(values) - done, room, RING_WORDS - at)
             self._ring[at : at + count] = values[done : done + count]
             with self._fence:
                 pass
@@ -92,12 +90,11 @@ class PlanRing:
         values = np.empty(length, np.int64)
         done = 0
         while done < length:
-            taken = int(self._taken[self._reader])
-            _wait(lambda: int(self._written[0]) > taken, spin_s=self._spin_s)
+            waiting, taken = self._await_words(), int(self._taken[self._reader])
             with self._fence:
                 pass
             at = taken % RING_WORDS
-            count = min(length - done, int(self._written[0]) - taken, RING_WORDS - at)
+            count = min(length - done, waiting, RING_WORDS - at)
             values[done : done + count] = self._ring[at : at + count]
             with self._fence:
                 pass
@@ -105,11 +102,27 @@ class PlanRing:
             done += count
         return values
 
-    def _room(self, written: int) -> int:
-        return RING_WORDS - (written - int(self._taken.min()))
+    def _await_room(self) -> int:
+        """Words that may be written, at least one."""
+
+        def room() -> int:
+            return RING_WORDS - (int(self._written[0]) - int(self._taken.min()))
+
+        if not _wait(room, spin_s=self._spin_s, limit_s=_WRITE_LIMIT_S):
+            raise UnavailableError(f"a rank has taken no plan for {_WRITE_LIMIT_S:g} s; restart the target")
+        return room()
+
+    def _await_words(self) -> int:
+        """Words that may be taken, at least one."""
+
+        def waiting() -> int:
+            return int(self._written[0]) - int(self._taken[self._reader])
+
+        _wait(waiting, spin_s=self._spin_s)
+        return waiting()
 
 
-def _wait(ready: Callable[[], bool], *, spin_s: float, limit_s: float = float("inf")) -> bool:
+def _wait(ready: Callable[[], int], *, spin_s: float, limit_s: float = float("inf")) -> bool:
     """Whether it became ready in time."""
     started_s = time.monotonic()
     while not ready():

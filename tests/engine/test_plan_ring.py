@@ -59,7 +59,9 @@ def readers(ring: PlanRing) -> Iterator[list[subprocess.Popen[str]]]:
         reader.stdout.close()
 
 
-def test_arrays_of_any_length_reach_every_process_in_order(ring: PlanRing, readers: list[subprocess.Popen[str]]) -> None:
+def test_arrays_of_any_length_reach_every_process_in_order(
+    ring: PlanRing, readers: list[subprocess.Popen[str]]
+) -> None:
     ring.unlink()
     generator = np.random.default_rng(3)
     arrays = [generator.integers(-(2**62), 2**62, length) for length in LENGTHS]
