@@ -117,12 +117,14 @@ def attend(
             mixed = tl.dot(weights.to(values.dtype), values, mixed, input_precision="ieee")
             top = new_top
 
-        mixed = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+        saw_none = total == 0.0
+        total = tl.where(saw_none, 1.0, total)
+        mixed = mixed / total[:, None]
         if num_splits == 1:
             out_at = ((q_start + row) * num_heads + q_head) * HEAD_DIM
             tl.store(out + out_at[:, None] + dim[None, :], mixed.to(out.dtype.element_ty), mask=is_q)
         else:
-            lse = tl.where(total == 0.0, float("-inf"), top + tl.log2(total))
+            lse = tl.where(saw_none, float("-inf"), top + tl.log2(total))
             lane_at = ((partial + split) * tl.num_programs(0) + head).to(tl.int64) * LANES + lane
             tl.store(partial_lse + lane_at, lse, mask=is_lane)
             tl.store(partial_out + lane_at[:, None] * BLOCK_D + dim[None, :], mixed, mask=is_lane[:, None])
