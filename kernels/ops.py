@@ -143,6 +143,15 @@ class WalkResult:
     verified_id: np.ndarray  # [sum(accept_length + 1)] int32, accepted tokens, the new one last
 
 
+@dataclass(frozen=True, slots=True)
+class WalkLimits:
+    """The largest walks of a service."""
+
+    max_nodes: int
+    max_requests: int
+    vocab_size: int
+
+
 class PendingWalk(Protocol):
     """A walk under way on the device."""
 
@@ -285,6 +294,10 @@ class Ops(Protocol):
 
     def scatter_rows(self, pool: Tensor, slots: Tensor, rows: Tensor) -> None:
         """MUTATES pool[slots] = rows: pool [slots, width], slots [n] int64 without repeats, rows [n, width]."""
+        ...
+
+    def prepare_walk(self, limits: WalkLimits) -> None:
+        """Before traffic: takes buffers and compiles kernels, so that no walk within the limits has to."""
         ...
 
     def start_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> PendingWalk:

@@ -18,6 +18,7 @@ from kernels.ops import (
     PendingWalk,
     SamplingBatch,
     TreeBatch,
+    WalkLimits,
 )
 from kernels.reference import growth, philox, select
 from kernels.reference.attention import ReferencePlan
@@ -126,6 +127,9 @@ class ReferenceOps:
 
     def scatter_rows(self, pool: Tensor, slots: Tensor, rows: Tensor) -> None:
         pool.index_copy_(0, slots, rows)
+
+    def prepare_walk(self, limits: WalkLimits) -> None:
+        """Nothing to prepare: a walk is computed at once, and allocates what it needs."""
 
     def start_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> PendingWalk:
         return FinishedWalk(sample_and_walk(self, logits, trees, sampling))
