@@ -6,11 +6,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 from client.client import PacelineClient
+from client.placement import DeviceFlags, FleetSize, Placement, count_gpus, place
 from client.process import ServiceProcess, ServiceStartError
 from paceline.config import require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
@@ -20,6 +21,7 @@ ROUTER_MODULE = "router"
 TARGET_MODULE = "target_service"
 DRAFT_MODULE = "draft_service"
 _LINK_CHECK_INTERVAL_S = 0.05
+_LINK_TIMEOUT_S = 30.0  # all services are ready by then, and a link is a connection and one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class FleetConfig:
     num_targets: int = 1
     num_drafts: int = 1
     tp_size: int = 1
+    devices: DeviceFlags = field(default_factory=DeviceFlags)
     dtype: str = "bfloat16"
     model_path: str = DEFAULT_MODEL_PATH
     head_path: str = DEFAULT_HEAD_PATH  # "": none, and then no drafts
@@ -53,6 +56,7 @@ class FleetConfig:
 class Fleet:
     """The running services. ``with Fleet(config) as fleet:`` starts them and stops them whatever happens.
 
+    To make one raises ConfigError where the devices do not suffice.
     Owns the processes and its temporary log folder. Start it from a thread that lives as long as the fleet: the
     kernel kills the services when that thread ends. Used by one thread at a time.
     """
@@ -61,9 +65,14 @@ class Fleet:
         self.config = config
         self._keep_logs = bool(config.log_dir)
         self.log_dir = Path(config.log_dir or tempfile.mkdtemp(prefix="paceline-logs-"))
-        self.drafts = [self._process("draft", i, DRAFT_MODULE, self._draft_flags()) for i in range(config.num_drafts)]
+        placement = _placement(config)
+        self.drafts = [
+            self._process("draft", i, DRAFT_MODULE, [*placement.drafts[i], *self._draft_flags()])
+            for i in range(config.num_drafts)
+        ]
         self.targets = [
-            self._process("target", i, TARGET_MODULE, self._target_flags()) for i in range(config.num_targets)
+            self._process("target", i, TARGET_MODULE, [*placement.targets[i], *self._target_flags()])
+            for i in range(config.num_targets)
         ]
         self.router: ServiceProcess | None = None
 
@@ -99,7 +108,7 @@ class Fleet:
             )
             self.router.start()
             self.router.wait_ready(deadline_s)
-            self._wait_for_links(deadline_s)
+            self._wait_for_links(min(deadline_s, time.monotonic() + _LINK_TIMEOUT_S))
         except BaseException as error:
             self._keep_logs = self._keep_logs or isinstance(error, Exception)
             self.stop()
@@ -135,8 +144,11 @@ class Fleet:
                 waiting = [replica for replica in (*info.targets, *info.drafts) if not replica.ready]
                 if not waiting:
                     return
-                if time.monotonic() > deadline_s:
-                    why = "; ".join(f"{replica.address}: {replica.message or 'no answer'}" for replica in waiting)
+                # A service that the router has heard and does not take is of another model or head, and stays so.
+                refused = [replica for replica in waiting if replica.info.service and replica.message]
+                if refused or time.monotonic() > deadline_s:
+                    named = refused or waiting
+                    why = "; ".join(f"{replica.address}: {replica.message or 'no answer'}" for replica in named)
                     raise ServiceStartError(f"the router is not linked with all services: {why}; logs: {self.log_dir}")
                 time.sleep(_LINK_CHECK_INTERVAL_S)
 
@@ -169,3 +181,9 @@ class Fleet:
     def _num_threads(self, num_sharing: int) -> int:
         """Draft and target take turns, so each kind gets all cores; processes of a kind share them."""
         return self.config.num_threads or max(1, num_cores() // num_sharing)
+
+
+def _placement(config: FleetConfig) -> Placement:
+    size = FleetSize(config.num_targets, config.num_drafts, config.tp_size)
+    asks = config.devices.device != "cpu"
+    return place(size, config.devices, num_gpus=count_gpus() if asks else 0)

@@ -13,6 +13,7 @@ from client.client import PacelineClient
 from client.commands.command import Command, parse
 from client.completion import Completion
 from client.launcher import Fleet, FleetConfig
+from client.placement import DEVICES, DeviceFlags
 from client.request import GenerateOptions, Message, Sampling
 from paceline.config import flag
 
@@ -27,6 +28,7 @@ class DemoConfig:
     prompt: str = flag("Explain in simple words how a bicycle stays upright while it is moving.", help="what to ask")
     max_tokens: int = flag(160, help="new tokens at most")
     dtype: str = flag("bfloat16", help="dtype of the models; float32 is exact", choices=("bfloat16", "float32"))
+    device: str = flag("auto", help="cpu or cuda; auto is cuda where there is a GPU", choices=DEVICES)
     log_dir: str = flag("", help="folder for the services' logs; unset: a temporary one")
 
 
@@ -37,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
     if code != 0:
         return code
     signal.signal(signal.SIGTERM, _interrupt)
-    fleet = Fleet(FleetConfig(dtype=config.dtype, log_dir=config.log_dir))
+    fleet = Fleet(FleetConfig(dtype=config.dtype, devices=DeviceFlags(config.device), log_dir=config.log_dir))
     print(f"starting router, draft and target ({config.dtype}); logs: {fleet.log_dir}", flush=True)
     with fleet, PacelineClient(fleet.router_address) as client:
         for process in fleet.processes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from client.commands.request_flags import TreeFlags
 from client.launcher import FleetConfig
+from client.placement import DEVICES, DeviceFlags
 from paceline.config import flag
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.errors import ConfigError
@@ -21,6 +22,13 @@ class FleetFlags(TreeFlags):
     targets: int = flag(1, help="target services")
     drafts: int = flag(1, help="draft services; 0 is plain decoding")
     tp_size: int = flag(1, help="ranks of each target")
+    device: str = flag("auto", help="cpu or cuda; auto is cuda where there is a GPU", choices=DEVICES)
+    target_devices: tuple[str, ...] = flag(
+        (), help="cuda:N or cpu of each target, the first GPU of one over several; unset: from GPU 0 on"
+    )
+    draft_devices: tuple[str, ...] = flag(
+        (), help="cuda:N or cpu of each draft; unset: the GPUs after the targets', or the last one"
+    )
     model_path: str = flag(DEFAULT_MODEL_PATH, help="folder of the model, or its GGUF file")
     speculative_draft_model_path: str = flag(DEFAULT_HEAD_PATH, help="folder of the EAGLE-3 head")
     num_threads: int = flag(0, help="compute threads of each model process; 0: the cores shared out")
@@ -37,6 +45,7 @@ class FleetFlags(TreeFlags):
             num_targets=self.targets,
             num_drafts=self.drafts,
             tp_size=self.tp_size,
+            devices=DeviceFlags(self.device, self.target_devices, self.draft_devices),
             dtype=dtype,
             model_path=self.model_path,
             head_path=self.speculative_draft_model_path,

@@ -186,6 +186,16 @@ def test_a_fleet_whose_router_links_with_nobody_says_why(small_programs, tmp_pat
     assert not any(process.running for process in fleet.processes)
 
 
+def test_a_service_that_the_router_does_not_take_ends_the_start_at_once(small_programs, tmp_path):
+    config = FleetConfig(
+        router_flags=("--refused", "serves head 1, the targets need 2"), log_dir=str(tmp_path / "logs")
+    )
+    started_s = time.monotonic()
+    with pytest.raises(ServiceStartError, match=r"not linked with all services: .*serves head 1, the targets need 2"):
+        Fleet(config).start()
+    assert time.monotonic() - started_s < config.start_timeout_s / 4
+
+
 @pytest.mark.parametrize(
     ("values", "flag"),
     [({"num_targets": 0}, "--targets"), ({"num_drafts": -1}, "--drafts"), ({"router_port": 70000}, "--port")],

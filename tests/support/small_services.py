@@ -22,14 +22,16 @@ ROUTER = """
     import argparse, signal, sys, threading
     from concurrent import futures
     import grpc
-    from paceline.v1 import router_pb2, router_pb2_grpc
+    from paceline.v1 import common_pb2, router_pb2, router_pb2_grpc
     parser = argparse.ArgumentParser()
-    for name in ("port", "targets", "drafts", "unlinked"):
+    for name in ("port", "targets", "drafts", "unlinked", "refused"):
         parser.add_argument("--" + name, default="")
     args, rest = parser.parse_known_args()
     class Servicer(router_pb2_grpc.RouterServiceServicer):
         def GetInfo(self, request, context):
-            state = {"ready": not args.unlinked, "message": args.unlinked}
+            state = {"ready": not (args.unlinked or args.refused), "message": args.unlinked or args.refused}
+            if args.refused:
+                state["info"] = common_pb2.ServiceInfo(service="draft")
             targets, drafts = (
                 [router_pb2.ReplicaState(address=address, **state) for address in addresses.split(",") if address]
                 for addresses in (args.targets, args.drafts)
