@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -16,7 +17,8 @@ from client.process import ServiceProcess, ServiceStartError
 from paceline.config import flag
 
 _CHECK_INTERVAL_S = 0.5
-_MAX_RESTARTS = 5  # of one service: more deaths than that are no accident
+_MAX_RESTARTS = 5  # of one service within _RESTART_WINDOW_S: more deaths than that are no accident
+_RESTART_WINDOW_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +59,15 @@ def main(argv: Sequence[str]) -> int:
 
 def _watch(fleet: Fleet, *, restart_timeout_s: float) -> NoReturn:
     """Starts a service that has died again on its port; ends by KeyboardInterrupt or ServiceStartError alone."""
-    deaths: dict[str, int] = {}
+    deaths_s: defaultdict[str, list[float]] = defaultdict(list)  # of each service, when
     while True:
         time.sleep(_CHECK_INTERVAL_S)
         for process in fleet.processes:
             if not process.running:
-                deaths[process.name] = deaths.get(process.name, 0) + 1
-                _revive(process, deaths[process.name], timeout_s=restart_timeout_s)
+                now_s = time.monotonic()
+                recent = [at_s for at_s in deaths_s[process.name] if now_s - at_s < _RESTART_WINDOW_S]
+                deaths_s[process.name] = [*recent, now_s]
+                _revive(process, len(recent) + 1, timeout_s=restart_timeout_s)
 
 
 def _interrupt(*_: object) -> NoReturn:
@@ -74,7 +78,8 @@ def _revive(process: ServiceProcess, num_deaths: int, *, timeout_s: float) -> No
     """Starts a replica again on its port. Raises ServiceStartError where that is of no use."""
     what = f"the {process.name} ended with exit code {process.exit_code}"
     if num_deaths > _MAX_RESTARTS:
-        raise ServiceStartError(f"{what}; deaths so far: {num_deaths}; its log is {process.log_path}")
+        minutes = _RESTART_WINDOW_S / 60
+        raise ServiceStartError(f"{what}; deaths in {minutes:g} minutes: {num_deaths}; its log is {process.log_path}")
     print(f"{what}; starting it again (log: {process.log_path})", flush=True)
     process.restart(timeout_s=timeout_s)
 

@@ -28,11 +28,21 @@ def signals():
 
 
 @pytest.fixture
-def watched(small_programs, signals):
+def clock():
+    """What serve takes for the time; it stands still but for serve's own sleeps."""
+    return SimpleNamespace(now_s=0.0)
+
+
+@pytest.fixture
+def watched(small_programs, signals, clock):
     """Runs serve in this thread; calls the test's function at each of its looks at the services."""
 
     def run(on_look: Callable[[], None], *flags: str) -> int:
-        small_programs.setattr(serve, "time", SimpleNamespace(sleep=lambda _: on_look()))
+        def sleep(seconds: float) -> None:
+            clock.now_s += seconds
+            on_look()
+
+        small_programs.setattr(serve, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: clock.now_s))
         return main([*FLAGS, *flags])
 
     return run
@@ -76,8 +86,23 @@ def test_serve_gives_up_on_a_service_that_keeps_dying(watched, monkeypatch, caps
             child.kill()
 
     assert watched(look) == 1
-    assert "ended with exit code -9; deaths so far: 1" in capsys.readouterr().err
+    assert "ended with exit code -9; deaths in 10 minutes: 1" in capsys.readouterr().err
     assert psutil.Process().children() == []
+
+
+def test_deaths_long_ago_do_not_count(watched, monkeypatch, capsys, clock):
+    monkeypatch.setattr(serve, "_MAX_RESTARTS", 1)
+    printed = []
+
+    def look():
+        printed.append(capsys.readouterr().out)
+        clock.now_s += 700
+        if "".join(printed).count("the target-0 ended with exit code -9; starting it again") == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        for child in psutil.Process().children():
+            os.kill(child.pid, signal.SIGKILL)
+
+    assert watched(look) == 0
 
 
 def test_a_service_that_refuses_its_flags_ends_serve_with_its_words_and_code(watched, small_programs, capsys):
