@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engine.draft_batch import ExtendItem, ProposeParams, attention_batch, indptr, row_batch, split_rows
 from engine.head_model import HeadModel
-from engine.pages import PageTable, pages_for
 from engine.pool import HeadCache
 from engine.proposal_ranking import Ranker, RankRows
 from engine.tree_growth import Beam, TreeGrowth
@@ -18,34 +17,7 @@ from kernels.ops import AttentionBatch, Ops
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
 
-
-@dataclass(frozen=True, slots=True)
-class ProposeParams:
-    """The tree to propose, and the request's noise, which ranks the candidates. temperature 0 is greedy."""
-
-    num_steps: int
-    eagle_topk: int
-    num_draft_tokens: int
-    seed: int
-    temperature: float
-
-
-@dataclass(frozen=True, slots=True)
-class ExtendItem:
-    """What a target committed for one session since the last extend, at positions [base_len, base_len + rows).
-
-    The table holds at least base_len + rows tokens. The last of ``tokens`` is the root of a proposed tree.
-    """
-
-    table: PageTable
-    base_len: int
-    tokens: np.ndarray  # [rows >= 1] int32: row i carries the token of position base_len + i + 1
-    features: Tensor  # [rows, H]: row i carries the feature of position base_len + i
-    propose: ProposeParams | None
-
-    @property
-    def committed_len(self) -> int:
-        return self.base_len + len(self.tokens)
+__all__ = ["Drafter", "ExtendItem", "ProposeParams"]
 
 
 class Drafter:
@@ -82,29 +54,22 @@ class Drafter:
     def _write(self, items: Sequence[ExtendItem]) -> list[Tensor]:
         """One ragged causal forward, more where the rows pass max_rows. Returns each item's last hidden state [H]."""
         last: list[Tensor] = [torch.empty(0)] * len(items)
-        for pieces in self._pieces(items):
-            counts = np.array([stop - start for _, start, stop in pieces])
-            base = np.array([items[i].base_len + start for i, start, _ in pieces])
-            batch = _attention_batch(
-                [items[i].table for i, _, _ in pieces], prefix_len=base, local_len=counts, counts=counts
-            )
-            own = np.arange(counts.sum()) - np.repeat(batch.q_indptr[:-1], counts)
+        for pieces in split_rows(items, self._max_rows):
+            batch = row_batch(pieces)
             hidden = self._forward(
-                np.concatenate([items[i].tokens[start:stop] for i, start, stop in pieces]),
-                torch.cat([items[i].features[start:stop] for i, start, stop in pieces]),
-                positions=np.repeat(base, counts) + own,
-                slots=np.concatenate(
-                    [items[i].table.slots(items[i].base_len + a, items[i].base_len + b) for i, a, b in pieces]
-                ),
-                batch=batch,
+                batch.tokens,
+                torch.cat([piece.item.features[piece.start : piece.stop] for piece in pieces]),
+                positions=batch.positions,
+                slots=batch.slots,
+                batch=batch.attention,
             )
-            for (i, _, _), row in zip(pieces, batch.q_indptr[1:] - 1, strict=True):
-                last[i] = hidden[row]
+            for piece, row in zip(pieces, batch.last_rows, strict=True):
+                last[piece.index] = hidden[row]
         return last
 
     def _grow(self, items: Sequence[ExtendItem], hidden: Tensor) -> list[DraftTree]:
         """hidden: [items, H] of their last rows."""
-        shapes = [self._shape(item) for item in items]
+        shapes = [item.fitted_shape(self._model.config.draft_vocab_size) for item in items]
         order = np.argsort([-shape.num_steps for shape in shapes], kind="stable")
         items = [items[i] for i in order]
         growth = TreeGrowth([shapes[i] for i in order])
@@ -136,32 +101,6 @@ class Drafter:
         plan = self._ops.plan_attention(batch)
         return self._model.forward(ids, hidden.to(device), where, at, plan, self._cache)
 
-    def _shape(self, item: ExtendItem) -> TreeShape:
-        """The asked shape, less what the table or the draft vocabulary cannot hold."""
-        assert item.propose is not None
-        asked = item.propose
-        topk = min(asked.eagle_topk, self._model.config.draft_vocab_size)
-        num_steps = min(asked.num_steps, 1 + (item.table.capacity - item.committed_len) // topk)
-        num_nodes = min(asked.num_draft_tokens, TreeShape.max_nodes(num_steps, topk))
-        return TreeShape(num_steps, topk, num_nodes)
-
-    def _pieces(self, items: Sequence[ExtendItem]) -> Iterator[list[tuple[int, int, int]]]:
-        """(item, start, stop) of rows, at most max_rows together, in order."""
-        pieces: list[tuple[int, int, int]] = []
-        room = self._max_rows
-        for i, item in enumerate(items):
-            start = 0
-            while start < len(item.tokens):
-                stop = min(len(item.tokens), start + room)
-                pieces.append((i, start, stop))
-                room -= stop - start
-                start = stop
-                if room == 0:
-                    yield pieces
-                    pieces, room = [], self._max_rows
-        if pieces:
-            yield pieces
-
     def _groups(self, asked: Sequence[int], items: Sequence[ExtendItem]) -> Iterator[list[int]]:
         """Items whose beams fit max_rows together, at least one."""
         group: list[int] = []
@@ -188,46 +127,15 @@ class _Scratch:
         sizes = [(shape.num_steps - 1) * shape.eagle_topk for shape in shapes]
         ends = [item.committed_len + size for item, size in zip(items, sizes, strict=True)]
         parts = [item.table.slots(item.committed_len, end) for item, end in zip(items, ends, strict=True)]
-        self.start = _indptr(np.array(sizes))  # session -> its first entry of slots
+        self.start = indptr(np.array(sizes))  # session -> its first entry of slots
         self.slots = np.concatenate(parts)
 
     def attention_batch(self, beam: Beam, level: int) -> AttentionBatch:
         topk = self._topk[: beam.num_sessions]
-        return _attention_batch(
+        return attention_batch(
             self._tables[: beam.num_sessions],
             prefix_len=self.committed_len[: beam.num_sessions],
             local_len=level * topk,
             counts=topk,
             ancestors=beam.ancestors,
         )
-
-
-def _attention_batch(
-    tables: Sequence[PageTable],
-    *,
-    prefix_len: np.ndarray,
-    local_len: np.ndarray,
-    counts: np.ndarray,
-    ancestors: np.ndarray | None = None,
-) -> AttentionBatch:
-    """Causal where there are no ancestors. counts: rows of each."""
-    page_size = tables[0].page_size
-    stops = prefix_len + local_len
-    pages = [table.page_ids[: pages_for(int(stop), page_size)] for table, stop in zip(tables, stops, strict=True)]
-    q_indptr = _indptr(counts)
-    return AttentionBatch(
-        q_indptr=q_indptr,
-        prefix_len=prefix_len.astype(np.int32),
-        local_len=local_len.astype(np.int32),
-        page_indptr=_indptr(np.array([len(p) for p in pages])),
-        page_ids=np.concatenate(pages),
-        is_causal=np.full(len(tables), ancestors is None),
-        ancestors=np.zeros(q_indptr[-1], np.uint64) if ancestors is None else ancestors,
-        page_size=page_size,
-    )
-
-
-def _indptr(counts: np.ndarray) -> np.ndarray:
-    indptr = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=indptr[1:])
-    return indptr

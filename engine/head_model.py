@@ -93,8 +93,8 @@ class HeadModel:
         return 2 * self.config.num_kv_heads * self.config.head_dim * self.dtype.itemsize
 
     def make_cache(self, num_pages: int, page_size: int) -> HeadCache:
-        """A pool of num_pages pages, zeroed."""
-        shape = (num_pages * page_size, self.config.num_kv_heads, self.config.head_dim)
+        """A pool of num_pages pages and a spare one, zeroed."""
+        shape = ((num_pages + 1) * page_size, self.config.num_kv_heads, self.config.head_dim)
         k, v = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
         return HeadCache(k, v, num_pages, page_size)
 
@@ -132,6 +132,11 @@ class HeadModel:
         if not self.config.norm_output:
             hidden = self.ops.rms_norm(hidden, self._norm, self._eps)
         return self.ops.logits(hidden, self._lm_head)
+
+    @property
+    def all_target_ids(self) -> Tensor:
+        """[draft vocabulary] int64: the target's id of each draft id."""
+        return self._vocabulary.target_ids
 
     @torch.inference_mode()
     def target_ids(self, draft_ids: Tensor) -> Tensor:

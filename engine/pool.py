@@ -38,12 +38,17 @@ class TargetCache:
 
 @dataclass(frozen=True, slots=True)
 class HeadCache:
-    """A head's pool: its one layer's KV. Zeroed at birth."""
+    """A head's pool: its one layer's KV, of num_pages pages and a spare one, as in a TargetCache. Zeroed at birth."""
 
     k: Tensor  # [slots, kv_heads, head_dim]
     v: Tensor
     num_pages: int
     page_size: int
+
+    @property
+    def spare_slot(self) -> int:
+        """Past the pages, so that no session owns it."""
+        return self.num_pages * self.page_size
 
     @property
     def num_bytes(self) -> int:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from engine.head_model import HeadModel
+from kernels.ops import Ops
 
 _NOISED = 256  # candidates a row that get noise
 
@@ -50,40 +51,65 @@ class RankRows:
         return RankRows(self.seed[rows], self.temperature[rows], self.positions[rows] + ahead)
 
 
+@dataclass(frozen=True, slots=True)
+class NoiseRows:
+    """RankRows on the device."""
+
+    seed: Tensor  # [rows] int64, the bit patterns of uint64
+    temperature: Tensor  # [rows] fp32, 0 = greedy
+    positions: Tensor  # [rows] int64
+
+
+class Ranked(NamedTuple):
+    """The best next tokens of each row, descending."""
+
+    log_probs: Tensor  # [rows, width] fp32
+    draft_ids: Tensor  # [rows, width] int64
+
+
+def rank_greedy(ops: Ops, logits: Tensor, width: int) -> Ranked:
+    """logits: [rows, draft vocabulary] fp32. Ties go to the lower draft id."""
+    return Ranked(*ops.top_k_log_probs(logits, width))
+
+
+def rank_noised(model: HeadModel, logits: Tensor, rows: NoiseRows, width: int) -> Ranked:
+    """By log-softmax over log q / temperature + g, of the likeliest candidates; as ``rank_greedy`` at temperature 0."""
+    ops = model.ops
+    log_probs, draft_ids = ops.top_k_log_probs(logits, min(_NOISED, logits.shape[1]))
+    is_greedy = (rows.temperature == 0)[:, None]
+    temperature = torch.where(is_greedy, 1.0, rows.temperature[:, None])
+    noise = ops.gumbel_rows(rows.seed, rows.positions, model.target_ids(draft_ids))
+    noisy, best = ops.top_k_log_probs((log_probs - log_probs[:, :1]) / temperature + noise, width)
+    return Ranked(
+        torch.where(is_greedy, log_probs[:, :width], noisy),
+        torch.where(is_greedy, draft_ids[:, :width], draft_ids.gather(1, best)),
+    )
+
+
 class Ranker:
-    """Turns hidden states into the best next tokens."""
+    """Turns hidden states into the best next tokens, on the host."""
 
     def __init__(self, model: HeadModel) -> None:
         self._model = model
-        self._ops = model.ops
 
     def rank(self, hidden: Tensor, rows: RankRows, width: int) -> tuple[np.ndarray, np.ndarray]:
-        """hidden [rows, H] -> the width best of each: log-probabilities fp32 descending, target ids, [rows, width].
-
-        Ties go to the lower draft id when greedy. With noise the scores are log-softmax over log q + g.
-        """
+        """hidden [rows, H] -> the width best of each: log-probabilities fp32 descending, target ids, [rows, width]."""
         logits = self._model.logits(hidden)
         sampled = np.flatnonzero(rows.temperature > 0)
         if len(sampled) == 0:
-            return self._greedy(logits, width)
+            return self._to_host(rank_greedy(self._model.ops, logits, width))
         if len(sampled) == len(logits):
-            return self._noised(logits, rows, width)
+            return self._to_host(self._noised(logits, rows, width))
         greedy = np.flatnonzero(rows.temperature == 0)
         scores, ids = np.empty((len(logits), width), np.float32), np.empty((len(logits), width), np.int64)
-        scores[greedy], ids[greedy] = self._greedy(logits[greedy], width)
-        scores[sampled], ids[sampled] = self._noised(logits[sampled], rows.take(sampled, 0), width)
+        scores[greedy], ids[greedy] = self._to_host(rank_greedy(self._model.ops, logits[greedy], width))
+        scores[sampled], ids[sampled] = self._to_host(self._noised(logits[sampled], rows.take(sampled, 0), width))
         return scores, ids
 
-    def _greedy(self, logits: Tensor, width: int) -> tuple[np.ndarray, np.ndarray]:
-        values, draft_ids = self._ops.top_k(logits, width)
-        scores = values - logits.logsumexp(1, keepdim=True)
-        return scores.cpu().numpy(), self._model.target_ids(draft_ids).cpu().numpy()
+    def _noised(self, logits: Tensor, rows: RankRows, width: int) -> Ranked:
+        columns = (rows.seed.view(np.int64), rows.temperature, rows.positions)
+        on_device = NoiseRows(*(torch.from_numpy(column).to(logits.device) for column in columns))
+        return rank_noised(self._model, logits, on_device, width)
 
-    def _noised(self, logits: Tensor, rows: RankRows, width: int) -> tuple[np.ndarray, np.ndarray]:
-        values, draft_ids = self._ops.top_k(logits, min(_NOISED, logits.shape[1]))
-        ids = self._model.target_ids(draft_ids)
-        temperature = torch.from_numpy(rows.temperature).to(logits.device)[:, None]
-        scaled = (values - values[:, :1]) / temperature
-        noisy = torch.log_softmax(scaled + self._ops.gumbel(rows.seed, rows.positions, ids), 1)
-        scores, best = self._ops.top_k(noisy, width)
-        return scores.cpu().numpy(), ids.gather(1, best).cpu().numpy()
+    def _to_host(self, ranked: Ranked) -> tuple[np.ndarray, np.ndarray]:
+        return ranked.log_probs.cpu().numpy(), self._model.target_ids(ranked.draft_ids).cpu().numpy()

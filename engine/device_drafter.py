@@ -1,0 +1,166 @@
+"""DeviceDrafter: a Drafter whose rounds stay on the device, from the upload of the rows to the copy of the trees."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from engine.draft_batch import ExtendItem, split_rows
+from engine.extend_forward import ExtendForward
+from engine.graph_capture import Capture
+from engine.growth_forward import Grower, GrowthForward
+from engine.head_model import HeadModel
+from engine.pool import HeadCache
+from kernels.growth import GrowthShape
+from paceline.tree import MAX_NODES, DraftTree
+from paceline.types import TreeShape
+
+_MAX_BEAM_ROWS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterLimits:
+    """max_rows: of one extend forward. max_sessions: items of one ``extend`` that ask for a tree."""
+
+    max_rows: int
+    max_sessions: int
+
+
+class DeviceDrafter:
+    """Does what a Drafter does, with one wait a round: for the copy of the finished trees.
+
+    A tree grows in the graph of the smallest captured shape that covers its own; one that none covers grows by the same
+    code without a graph. Items that ask for no tree run last, and nobody waits for them.
+    """
+
+    def __init__(self, model: HeadModel, cache: HeadCache, limits: DrafterLimits) -> None:
+        self._model = model
+        self._cache = cache
+        self._limits = limits
+        last_hidden = torch.zeros(
+            (limits.max_sessions + 1, model.config.hidden_size), dtype=model.dtype, device=model.device
+        )
+        self._extend = ExtendForward(model, cache, max_rows=limits.max_rows, last_hidden=last_hidden)
+        self._growth = GrowthForward(
+            model, cache, max_sessions=limits.max_sessions, max_rows=_MAX_BEAM_ROWS, last_hidden=last_hidden
+        )
+        self._shapes: list[GrowthShape] = []
+        self._nodes = _NodesCopy(limits.max_sessions, model.device)
+
+    @torch.inference_mode()
+    def capture(self, shapes: Sequence[TreeShape], capture: Capture) -> None:
+        """Captures the forwards of all row buckets, and the growths of these shapes; a progress bar on a terminal."""
+        with self._on_device():
+            wanted = {GrowthShape(s.num_steps, s.eagle_topk, s.num_draft_tokens) for s in shapes}
+            self._shapes = sorted(wanted, key=lambda s: (s.num_steps, s.topk, s.num_nodes))
+            extends, growths = self._extend.keys(), self._growth.keys(self._shapes)
+            with tqdm(total=len(extends) + len(growths), desc="CUDA graphs", unit="graph", disable=None) as bar:
+                for extend in extends:
+                    self._extend.capture(extend, capture)
+                    bar.update()
+                for growth in growths:
+                    self._growth.capture(growth, capture)
+                    bar.update()
+
+    @torch.inference_mode()
+    def extend(self, items: Sequence[ExtendItem]) -> list[DraftTree | None]:
+        """Writes the rows of all items, and grows a tree for each that asks for one; None for the others.
+
+        A tree has fewer levels where the table has no room for its scratch nodes.
+        """
+        trees: list[DraftTree | None] = [None] * len(items)
+        asked = [i for i, item in enumerate(items) if item.propose is not None]
+        with self._on_device():
+            self._write([items[i] for i in asked])
+            members = self._grow([items[i] for i in asked])
+            self._write([item for item in items if item.propose is None])
+            for member, tree in zip(members, self._nodes.trees(), strict=True):
+                trees[asked[member]] = tree
+        return trees
+
+    def _write(self, items: Sequence[ExtendItem]) -> None:
+        for pieces in split_rows(items, self._extend.max_rows):
+            self._extend.run(pieces)
+
+    def _grow(self, items: Sequence[ExtendItem]) -> list[int]:
+        """Launches the growth of each item's tree; the items' indices in the order in which the trees will come."""
+        order = []
+        for shape, growers in self._group(items).items():
+            most = self._growth.max_group(shape)
+            for start in range(0, len(growers), most):
+                some = growers[start : start + most]
+                is_noised = any(g.item.propose is not None and g.item.propose.temperature > 0 for g in some)
+                self._nodes.add(self._growth.run(some, shape, is_noised=is_noised))
+                order += [grower.index for grower in some]
+        self._nodes.send()
+        return order
+
+    def _group(self, items: Sequence[ExtendItem]) -> dict[GrowthShape, list[Grower]]:
+        groups: dict[GrowthShape, list[Grower]] = {}
+        draft_vocab_size = self._model.config.draft_vocab_size
+        for index, item in enumerate(items):
+            wanted = item.fitted_shape(draft_vocab_size)
+            room = item.table.capacity - item.committed_len
+            groups.setdefault(self._covering(wanted, room), []).append(Grower(index, item, wanted))
+        return groups
+
+    def _covering(self, wanted: TreeShape, room: int) -> GrowthShape:
+        """The smallest captured shape that holds the wanted one and whose scratch nodes fit the room, or its own."""
+        exact = GrowthShape(wanted.num_steps, wanted.eagle_topk, wanted.num_draft_tokens)
+        for shape in self._shapes:
+            is_large = shape.num_steps >= exact.num_steps and shape.topk >= exact.topk
+            if is_large and shape.num_nodes >= exact.num_nodes and shape.num_scratch <= room:
+                return shape
+        return exact
+
+    @contextlib.contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """Kernels launch on the thread's current device."""
+        device = self._model.device
+        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+            yield
+
+
+class _NodesCopy:
+    """The finished trees of one round on their way to the host: ``add`` those of each growth, ``send``, ``trees``."""
+
+    def __init__(self, max_sessions: int, device: torch.device) -> None:
+        is_cuda = device.type == "cuda"
+        self._host = torch.empty(max_sessions * (1 + 2 * MAX_NODES), dtype=torch.int32, pin_memory=is_cuda)
+        self._arrived = torch.cuda.Event() if is_cuda else None
+        self._parts: list[tuple[int, int]] = []  # rows and columns of each growth
+        self._used = 0
+
+    def add(self, nodes: Tensor) -> None:
+        """nodes: [sessions, 1 + 2 n] int32."""
+        count = nodes.numel()
+        self._host[self._used : self._used + count].view(nodes.shape).copy_(nodes, non_blocking=True)
+        self._used += count
+        self._parts.append((nodes.shape[0], nodes.shape[1]))
+
+    def send(self) -> None:
+        """To be called after the last growth."""
+        if self._arrived is not None:
+            self._arrived.record()
+
+    def trees(self) -> list[DraftTree]:
+        """Waits for the copy. Forgets what was added."""
+        if not self._parts:
+            return []
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        flat = self._host[: self._used].numpy().copy()
+        trees, start = [], 0
+        for rows, columns in self._parts:
+            table = flat[start : start + rows * columns].reshape(rows, columns)
+            parents = 1 + (columns - 1) // 2
+            for row, count in zip(table, table[:, 0].tolist(), strict=True):
+                trees.append(DraftTree(row[1 : 1 + count], row[parents : parents + count]))
+            start += rows * columns
+        self._parts, self._used = [], 0
+        return trees

@@ -1,0 +1,150 @@
+"""What a session asks of a drafter, and the ragged batches that its rows run in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from engine.pages import PageTable
+from kernels.ops import AttentionBatch
+from paceline.types import TreeShape
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeParams:
+    """The tree to propose, and the request's noise, which ranks the candidates. temperature 0 is greedy."""
+
+    num_steps: int
+    eagle_topk: int
+    num_draft_tokens: int
+    seed: int
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendItem:
+    """What a target committed for one session since the last extend, at positions [base_len, base_len + rows).
+
+    The table holds at least base_len + rows tokens. The last of ``tokens`` is the root of a proposed tree.
+    """
+
+    table: PageTable
+    base_len: int
+    tokens: np.ndarray  # [rows >= 1] int32: row i carries the token of position base_len + i + 1
+    features: Tensor  # [rows, H]: row i carries the feature of position base_len + i
+    propose: ProposeParams | None
+
+    @property
+    def committed_len(self) -> int:
+        return self.base_len + len(self.tokens)
+
+    def fitted_shape(self, draft_vocab_size: int) -> TreeShape:
+        """The asked shape, less what the table or the draft vocabulary cannot hold."""
+        assert self.propose is not None
+        asked = self.propose
+        topk = min(asked.eagle_topk, draft_vocab_size)
+        num_steps = min(asked.num_steps, 1 + (self.table.capacity - self.committed_len) // topk)
+        num_nodes = min(asked.num_draft_tokens, TreeShape.max_nodes(num_steps, topk))
+        return TreeShape(num_steps, topk, num_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows [start, stop) of the item at that index, for one forward."""
+
+    index: int
+    item: ExtendItem
+    start: int
+    stop: int
+
+    @property
+    def is_last(self) -> bool:
+        return self.stop == len(self.item.tokens)
+
+
+def split_rows(items: Sequence[ExtendItem], max_rows: int) -> Iterator[list[Piece]]:
+    """The rows of all items, in order, at most max_rows a forward."""
+    pieces: list[Piece] = []
+    room = max_rows
+    for index, item in enumerate(items):
+        start, num_rows = 0, len(item.tokens)
+        while start < num_rows:
+            stop = min(num_rows, start + room)
+            pieces.append(Piece(index, item, start, stop))
+            room -= stop - start
+            start = stop
+            if room == 0:
+                yield pieces
+                pieces, room = [], max_rows
+    if pieces:
+        yield pieces
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """The integers of one extend forward."""
+
+    tokens: np.ndarray  # [rows] int32
+    positions: np.ndarray  # [rows] int64
+    slots: np.ndarray  # [rows] int64
+    last_rows: np.ndarray  # [pieces] int64: the last row of each
+    attention: AttentionBatch
+
+
+def row_batch(pieces: Sequence[Piece]) -> RowBatch:
+    """One ragged causal forward."""
+    counts = np.array([piece.stop - piece.start for piece in pieces])
+    base = np.array([piece.item.base_len + piece.start for piece in pieces])
+    attention = attention_batch(
+        [piece.item.table for piece in pieces], prefix_len=base, local_len=counts, counts=counts
+    )
+    request = np.repeat(np.arange(len(pieces)), counts)
+    positions = np.arange(len(request)) + (base - attention.q_indptr[:-1])[request]
+    return RowBatch(
+        tokens=np.concatenate([piece.item.tokens[piece.start : piece.stop] for piece in pieces]),
+        positions=positions,
+        slots=slots_of(attention, request, positions),
+        last_rows=attention.q_indptr[1:].astype(np.int64) - 1,
+        attention=attention,
+    )
+
+
+def attention_batch(
+    tables: Sequence[PageTable],
+    *,
+    prefix_len: np.ndarray,
+    local_len: np.ndarray,
+    counts: np.ndarray,
+    ancestors: np.ndarray | None = None,
+) -> AttentionBatch:
+    """Causal where there are no ancestors. counts: rows of each."""
+    page_size = tables[0].page_size
+    num_pages = -(-(prefix_len + local_len) // page_size)
+    pages = [table.page_ids[:count] for table, count in zip(tables, num_pages.tolist(), strict=True)]
+    q_indptr = indptr(counts)
+    return AttentionBatch(
+        q_indptr=q_indptr,
+        prefix_len=prefix_len.astype(np.int32),
+        local_len=local_len.astype(np.int32),
+        page_indptr=indptr(num_pages),
+        page_ids=np.concatenate(pages),
+        is_causal=np.full(len(tables), ancestors is None),
+        ancestors=np.zeros(q_indptr[-1], np.uint64) if ancestors is None else ancestors,
+        page_size=page_size,
+    )
+
+
+def slots_of(batch: AttentionBatch, request: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """int64: the slot of each position of a request of the batch, within its pages. The arrays broadcast."""
+    page, offset = np.divmod(positions, batch.page_size)
+    return batch.page_ids[batch.page_indptr[request] + page].astype(np.int64) * batch.page_size + offset
+
+
+def indptr(counts: np.ndarray) -> np.ndarray:
+    """int32 [n + 1]: 0 and the running sums."""
+    sums = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=sums[1:])
+    return sums

@@ -1,0 +1,253 @@
+"""GrowthForward: trees that grow on the device from start to end, in buckets of sessions that a graph may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.draft_batch import ExtendItem, attention_batch, slots_of
+from engine.graph_capture import Capture, Launch
+from engine.head_model import HeadModel
+from engine.pool import HeadCache
+from engine.proposal_ranking import NoiseRows, Ranked, rank_greedy, rank_noised
+from engine.upload import Upload
+from kernels.growth import BeamRows, GrowingTrees, GrowthInputs, GrowthShape
+from kernels.ops import AttentionBatch, AttentionLimits, AttentionPlan
+from paceline.types import MAX_SCRATCH_NODES, TreeShape
+
+_COLUMNS = 8  # place, root, committed_len, num_steps, topk, num_nodes, seed, temperature; the scratch slots follow
+
+
+@dataclass(frozen=True, slots=True)
+class GrowthKey:
+    """What a graph is captured for."""
+
+    shape: GrowthShape
+    num_sessions: int
+    is_noised: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Grower:
+    """The item at that index, with the tree that it is to get."""
+
+    index: int
+    item: ExtendItem
+    shape: TreeShape
+
+
+class GrowthForward:
+    """Grows trees from the hidden states in ``last_hidden``. Nothing waits for the device.
+
+    Padded sessions start from the last place and write to the cache's spare slot.
+    """
+
+    def __init__(
+        self, model: HeadModel, cache: HeadCache, *, max_sessions: int, max_rows: int, last_hidden: Tensor
+    ) -> None:
+        """max_rows: beam nodes of all sessions together, of one level. last_hidden: [places + 1, H]."""
+        config, device = model.config, model.device
+        self._model = model
+        self._cache = cache
+        self._last_hidden = last_hidden
+        self._max_rows = max_rows
+        self._max_sessions = max_sessions
+        self._upload = Upload(((_COLUMNS + MAX_SCRATCH_NODES) * max_sessions,), torch.int64, device)
+        self._attention = model.ops.attention_buffers(
+            AttentionLimits(
+                max_rows=max_rows,
+                max_requests=max_sessions,
+                max_pages=cache.num_pages,
+                page_size=cache.page_size,
+                num_heads=config.num_heads,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+            )
+        )
+        columns = [torch.zeros(max_rows, dtype=torch.int64, device=device) for _ in range(4)]
+        self._rows = BeamRows(*columns, self._attention.ancestors, self._attention.local_len)
+        self._captured: dict[GrowthKey, _Growth] = {}
+
+    @property
+    def shapes(self) -> set[GrowthShape]:
+        """Those that a graph was captured for."""
+        return {key.shape for key in self._captured}
+
+    def keys(self, shapes: Sequence[GrowthShape]) -> list[GrowthKey]:
+        """Of each graph to capture for these shapes, the largest first."""
+        keys = [
+            GrowthKey(shape, bucket, is_noised)
+            for shape in shapes
+            for bucket in self._buckets(shape)
+            for is_noised in (False, True)
+        ]
+        return sorted(keys, key=lambda key: key.num_sessions * key.shape.topk, reverse=True)
+
+    def max_group(self, shape: GrowthShape) -> int:
+        """Sessions that grow together at most."""
+        return max(1, min(self._max_sessions, self._max_rows // shape.topk))
+
+    def capture(self, key: GrowthKey, capture: Capture) -> None:
+        """Captures a key's growth. MUTATES the cache's spare slot."""
+        self._stage(key, [])
+        growth = self._growth(key, self._attention.load(self._spare_batch(key.shape)))
+        self._captured[key] = replace(growth, launch=capture(growth.launch))
+
+    def run(self, growers: Sequence[Grower], shape: GrowthShape, *, is_noised: bool) -> Tensor:
+        """One growth of up to max_group sessions, within a shape that covers theirs. MUTATES the cache past their rows.
+
+        Returns [sessions, 1 + 2 n] int32, as GrowingTrees.nodes says: valid until the next growth.
+        """
+        bucket = next(size for size in self._buckets(shape) if size >= len(growers))
+        key = GrowthKey(shape, bucket, is_noised)
+        batch = self._beam_batch(growers, shape)
+        self._stage(key, growers, _scratch_slots(batch, growers, shape))
+        growth = self._captured.get(key)
+        if growth is None:
+            growth = self._growth(key, self._attention.load(batch))
+        else:
+            self._attention.load(batch, growth.variant)
+        growth.launch()
+        return growth.trees.nodes[: len(growers)]
+
+    def _buckets(self, shape: GrowthShape) -> list[int]:
+        most = self.max_group(shape)
+        return [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
+
+    def _stage(self, key: GrowthKey, growers: Sequence[Grower], slots: np.ndarray | None = None) -> None:
+        """slots: [num_scratch, growers]; None where there are no growers."""
+        count, num_columns = len(growers), _COLUMNS + key.shape.num_scratch
+        columns = self._upload.stage()[: num_columns * key.num_sessions].view(num_columns, key.num_sessions).numpy()
+        columns[:_COLUMNS, count:] = np.array(_padding(len(self._last_hidden) - 1))[:, None]
+        columns[_COLUMNS:, count:] = self._cache.spare_slot
+        if slots is not None:
+            rows = [_grower_row(grower) for grower in growers]
+            columns[: _COLUMNS - 2, :count] = np.array([row[:-2] for row in rows]).T
+            columns[_COLUMNS - 2].view(np.uint64)[:count] = [row[-2] for row in rows]
+            columns[_COLUMNS - 1].view(np.float64)[:count] = [row[-1] for row in rows]
+            columns[_COLUMNS:, :count] = slots
+        self._upload.send(columns.size)
+
+    def _growth(self, key: GrowthKey, variant: int) -> _Growth:
+        shape, num_sessions = key.shape, key.num_sessions
+        num_columns = _COLUMNS + shape.num_scratch
+        columns = self._upload.tensor[: num_columns * num_sessions].view(num_columns, num_sessions)
+        places, roots, committed_len, num_steps, topk, num_nodes, seed, temperature = columns[:_COLUMNS]
+        inputs = GrowthInputs(
+            num_steps=num_steps,
+            topk=topk,
+            num_nodes=num_nodes,
+            roots=roots,
+            committed_len=committed_len,
+            scratch_slots=columns[_COLUMNS:],
+            target_ids=self._model.all_target_ids,
+        )
+        trees = GrowingTrees.allocate(shape, inputs, self._rows)
+        noise = _Noise(seed, temperature.view(torch.float64), committed_len) if key.is_noised else None
+        plan = self._attention.plan(num_sessions * shape.topk, variant)
+        return _Growth(trees, variant, partial(self._launch, trees, places, noise, plan))
+
+    def _launch(self, trees: GrowingTrees, places: Tensor, noise: _Noise | None, plan: AttentionPlan) -> None:
+        model, rows, topk = self._model, trees.rows, trees.shape.topk
+        num_rows = trees.num_sessions * topk
+        hidden = self._last_hidden.index_select(0, places)
+        ranked = self._rank(hidden, topk, None if noise is None else noise.rows(1, 0))
+        model.ops.grow_beam(trees, ranked.log_probs, ranked.draft_ids, 0)
+        for level in range(1, trees.shape.num_steps):
+            hidden = model.forward(
+                rows.tokens[:num_rows],
+                hidden.index_select(0, rows.parent_rows[:num_rows]),
+                rows.positions[:num_rows],
+                rows.slots[:num_rows],
+                plan,
+                self._cache,
+            )
+            ranked = self._rank(hidden, topk, None if noise is None else noise.rows(topk, level))
+            model.ops.grow_beam(trees, ranked.log_probs, ranked.draft_ids, level)
+        model.ops.choose_nodes(trees)
+
+    def _rank(self, hidden: Tensor, width: int, noise: NoiseRows | None) -> Ranked:
+        logits = self._model.logits(hidden)
+        if noise is None:
+            return rank_greedy(self._model.ops, logits, width)
+        return rank_noised(self._model, logits, noise, width)
+
+    def _beam_batch(self, growers: Sequence[Grower], shape: GrowthShape) -> AttentionBatch:
+        """Of the first beam, with the pages of all later ones."""
+        counts = np.full(len(growers), shape.topk)
+        committed_len = np.array([grower.item.committed_len for grower in growers])
+        whole = attention_batch(
+            [grower.item.table for grower in growers],
+            prefix_len=committed_len,
+            local_len=np.full(len(growers), shape.num_scratch),
+            counts=counts,
+            ancestors=np.zeros(counts.sum(), np.uint64),
+        )
+        return replace(whole, local_len=counts.astype(np.int32))
+
+    def _spare_batch(self, shape: GrowthShape) -> AttentionBatch:
+        """One session on the spare page: enough to learn the attention's variant."""
+        num_pages = -(-MAX_SCRATCH_NODES // self._cache.page_size)
+        return AttentionBatch(
+            q_indptr=np.array([0, shape.topk], np.int32),
+            prefix_len=np.zeros(1, np.int32),
+            local_len=np.array([shape.topk], np.int32),
+            page_indptr=np.array([0, num_pages], np.int32),
+            page_ids=np.full(num_pages, self._cache.num_pages, np.int32),
+            is_causal=np.zeros(1, np.bool_),
+            ancestors=np.ones(shape.topk, np.uint64),
+            page_size=self._cache.page_size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Noise:
+    """How each session's candidates are ranked."""
+
+    seed: Tensor  # [b] int64, the bit patterns of uint64
+    temperature: Tensor  # [b] fp64
+    committed_len: Tensor  # [b] int64
+
+    def rows(self, width: int, level: int) -> NoiseRows:
+        """Of the beam nodes, width a session, whose children stand level + 1 positions past the root."""
+        columns = (self.seed, self.temperature.float(), self.committed_len + 1 + level)
+        return NoiseRows(*(column.repeat_interleave(width) if width > 1 else column for column in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Growth:
+    """A growth at fixed addresses. variant: the attention kernel that it was planned with."""
+
+    trees: GrowingTrees
+    variant: int
+    launch: Launch
+
+
+def _padding(spare_place: int) -> tuple[int, ...]:
+    return (spare_place, 0, 0, 1, 1, 2, 0, 0)
+
+
+def _grower_row(grower: Grower) -> tuple[int, int, int, int, int, int, int, float]:
+    item, shape = grower.item, grower.shape
+    assert item.propose is not None
+    return (
+        grower.index,
+        int(item.tokens[-1]),
+        item.committed_len,
+        shape.num_steps,
+        shape.eagle_topk,
+        shape.num_draft_tokens,
+        item.propose.seed,
+        item.propose.temperature,
+    )
+
+
+def _scratch_slots(batch: AttentionBatch, growers: Sequence[Grower], shape: GrowthShape) -> np.ndarray:
+    """[num_scratch, growers]."""
+    scratch = np.arange(shape.num_scratch)[:, None]
+    return slots_of(batch, np.arange(len(growers)), batch.prefix_len + scratch)
