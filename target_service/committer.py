@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from engine.plan import compaction
 from kernels.ops import WalkResult
-from target_service.metrics import TargetMetrics
 from target_service.request_desk import RequestDesk
-from target_service.scheduler import ChunkTurn
 from target_service.sequence import Sequence
 from target_service.speculation_stats import AcceptanceWindow
 from target_service.step_plan import PlannedStep
@@ -15,12 +13,11 @@ from target_service.step_plan import PlannedStep
 class Committer:
     """Engine thread only. Everything is per request; the tokens of a round are taken one by one at a stop check."""
 
-    def __init__(self, requests: RequestDesk, *, window: AcceptanceWindow, metrics: TargetMetrics) -> None:
+    def __init__(self, requests: RequestDesk, *, window: AcceptanceWindow) -> None:
         self._requests = requests
         self._window = window
-        self._metrics = metrics
 
-    def commit(self, planned: PlannedStep, chunks: list[ChunkTurn], walk: WalkResult, *, step: int) -> int:
+    def commit(self, planned: PlannedStep, walk: WalkResult, *, step: int) -> int:
         """Returns the number of tokens emitted. A request that ends is gone when this returns."""
         indptr = planned.plan.trees.node_indptr.tolist()
         token_ids = walk.verified_id.tolist()
@@ -30,7 +27,6 @@ class Committer:
             seq, stop = turn.seq, at + accepted + 1
             seq.last_step = step
             seq.stats.count(num_nodes=turn.tree.num_nodes, accept_length=accepted, late=turn.late)
-            self._metrics.round(num_nodes=turn.tree.num_nodes, accept_length=accepted, late=turn.late)
             if turn.tree.num_nodes > 1:
                 self._window.add(accepted)
             if accepted:
@@ -40,7 +36,7 @@ class Committer:
             seq.committed_len += accepted + 1
             emitted += self._append(seq, token_ids[at:stop])
             at = stop
-        for chunk in chunks:
+        for chunk in planned.chunks:
             chunk.seq.committed_len = chunk.stop
         for chunk in planned.last_chunks:
             chunk.seq.last_step = step

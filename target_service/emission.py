@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from paceline.errors import PacelineError
 from paceline.types import FinishReason
 from target_service.credits import Grant
-from target_service.draft_orders import DraftOrders
 from target_service.load import Load
 from target_service.round_record import RoundRecord
 from target_service.speculation_stats import RequestStats
@@ -77,10 +76,9 @@ class StreamBatch:
 
 @dataclass(slots=True)
 class Emission:
-    """All that one turn of the decode loop gives to others."""
+    """All that one turn of the decode loop gives to others but the drafts."""
 
     streams: dict[int, StreamBatch] = field(default_factory=dict)
-    orders: dict[str, DraftOrders] = field(default_factory=dict)
     load: Load | None = None
     round: RoundRecord | None = None
     drained: bool = False  # the target takes no more requests, and none is left

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from target_service.draft_links import DraftLinks
+from target_service.draft_orders import DraftOrders
 from target_service.emission import Emission
 from target_service.latest import Latest
 from target_service.load import Load
@@ -21,17 +22,23 @@ class Front:
         self.streams = RouterStreams(mailbox)
         self.load: Load | None = None
         self.rounds: Latest[RoundRecord] = Latest()
+        self.last_round: RoundRecord | None = None  # of decoding requests, once there was one
         self.drained = asyncio.Event()
         self._links = links
 
+    def send_orders(self, orders: dict[str, DraftOrders]) -> None:
+        """What each draft is to be sent, by address."""
+        for address, part in orders.items():
+            self._links.send(address, part)
+
     def deliver(self, emission: Emission) -> None:
-        """One call a turn of the decode loop."""
-        for address, orders in emission.orders.items():
-            self._links.send(address, orders)
+        """At most one call a turn of the decode loop."""
         self.streams.push(emission.streams)
         if emission.load is not None:
             self.load = emission.load
         if emission.round is not None:
             self.rounds.set(emission.round)
+            if emission.round.num_decoding or self.last_round is None:
+                self.last_round = emission.round
         if emission.drained:
             self.drained.set()

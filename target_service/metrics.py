@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from target_service.draft_session import TreeVerdict
@@ -57,16 +58,22 @@ class TargetMetrics:
         self._generation_tokens.inc(emitted_tokens)
         self._step_seconds.observe(figures.step_ms / 1e3)
 
-    def round(self, *, num_nodes: int, accept_length: int, late: bool) -> None:
-        self._rounds.inc()
-        if late:
-            self._late_rounds.inc()
-        if num_nodes > 1:
-            self._drafts.inc()
-            self._draft_tokens.inc(num_nodes - 1)
-            self._accepted.inc(accept_length)
-            for depth in range(accept_length):
-                self._accepted_per_pos.labels(str(depth)).inc()
+    def rounds(self, num_nodes: np.ndarray, accept_length: np.ndarray, *, num_late: int) -> None:
+        """The verify rounds of one step: int [b] each."""
+        self._rounds.inc(len(num_nodes))
+        if num_late:
+            self._late_rounds.inc(num_late)
+        is_speculative = num_nodes > 1
+        num_drafts = int(np.count_nonzero(is_speculative))
+        if num_drafts == 0:
+            return
+        accepted = accept_length[is_speculative]
+        self._drafts.inc(num_drafts)
+        self._draft_tokens.inc(int(num_nodes.sum()) - len(num_nodes))
+        self._accepted.inc(int(accepted.sum()))
+        at_least = np.bincount(accepted)[::-1].cumsum()[::-1]
+        for depth, count in enumerate(at_least[1:].tolist()):
+            self._accepted_per_pos.labels(str(depth)).inc(count)
 
     def finished(self, reason: str) -> None:
         self._finished.labels(reason).inc()

@@ -18,7 +18,7 @@ from target_service.events import Cancelled, PolicySet, Refused, SpeculationUpda
 from target_service.metrics import TargetMetrics
 from target_service.request import Cost, Request, RequestKey
 from target_service.scheduler import Limits
-from target_service.sequence import Sequence, finish_before_start
+from target_service.sequence import Phase, Sequence, finish_before_start
 
 
 class DuplicateRequestError(PacelineError):
@@ -158,6 +158,11 @@ class RequestDesk:
     @property
     def drained(self) -> bool:
         return self.draining and not self.sequences
+
+    @property
+    def num_decoding(self) -> int:
+        """Requests past their prompt: prompts do not count as decode load, or the ladder would flap."""
+        return sum(seq.phase is Phase.DECODE for seq in self.sequences.values())
 
     @property
     def num_pages(self) -> int:

@@ -15,6 +15,7 @@ class RoundRecord:
     step: int
     time_s: float  # since 1970
     plan: StepPlan
+    num_decoding: int  # of the plan's trees: the first ones; the rest are the first tokens after prompts
     walk: WalkResult
     sessions: list[tuple[int, int]]  # session and round of each tree; 0 without a session
     goes_on: list[bool]  # of each tree: its request did not end in this step

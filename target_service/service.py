@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
 
@@ -19,8 +21,7 @@ from target_service.draft_desk import DraftDesk
 from target_service.draft_link import LinkIdentity
 from target_service.draft_links import DraftLinks
 from target_service.draft_rows import RowSender
-from target_service.emission import Emission
-from target_service.engine_loop import EngineLoop, LoopParts
+from target_service.engine_loop import EngineLoop, LoopParts, Outlets
 from target_service.events import DrainEnded, DrainStarted, Stopped
 from target_service.front import Front
 from target_service.info_codec import ServiceInfo, service_info
@@ -37,6 +38,8 @@ from target_service.warm_up import warm_up
 _STOP_GRACE_S = 2.0  # for streams to take their last batches
 
 _log = logging.getLogger(__name__)
+
+ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,8 @@ class TargetService:
         )
         self._links = DraftLinks(identity, self._mailbox.put)
         self._front = Front(self._mailbox, self._links)
-        engine = EngineLoop(target.parts, self._mailbox, self._deliver, page_size=config.page_size)
+        outlets = Outlets(self._from_engine(self._front.send_orders), self._from_engine(self._front.deliver))
+        engine = EngineLoop(target.parts, self._mailbox, outlets, page_size=config.page_size)
         self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine", daemon=True)
         self._rpc = RpcServer(SERVICE_NAME)
         edge = Edge(info.vocab_size, info.context_length, info.page_size)
@@ -152,8 +156,13 @@ class TargetService:
         drained.cancel()
         return self._front.drained.is_set() or self.failed.done()
 
-    def _deliver(self, emission: Emission) -> None:
-        self._loop.call_soon_threadsafe(self._front.deliver, emission)
+    def _from_engine(self, take: Callable[[ValueT], None]) -> Callable[[ValueT], None]:
+        """take, to be called on the event loop by the engine thread, which does not wait for it."""
+
+        def hand_over(value: ValueT) -> None:
+            self._loop.call_soon_threadsafe(take, value)
+
+        return hand_over
 
     def _run_engine(self, engine: EngineLoop) -> None:
         try:

@@ -69,7 +69,7 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
     async def InspectRound(
         self, request: target_pb2.TargetServiceInspectRoundRequest, context: grpc.aio.ServicerContext
     ) -> target_pb2.TargetServiceInspectRoundResponse:
-        record = self._front.rounds.value
+        record = self._front.last_round
         view = verify_pb2.RoundView() if record is None else encode_round(record, self._info.incarnation)
         return target_pb2.TargetServiceInspectRoundResponse(round=view)
 

@@ -16,6 +16,7 @@ class PlannedStep:
 
     plan: StepPlan
     trees: list[TreeTurn]
+    chunks: list[ChunkTurn]
     last_chunks: list[ChunkTurn]  # prompts that end in this step: their first token is sampled
     sampled: list[Sequence]  # one a tree of the plan
 
@@ -23,6 +24,15 @@ class PlannedStep:
     def params(self) -> list[SamplingParams]:
         """One a tree of the plan."""
         return [seq.params for seq in self.sampled]
+
+    @property
+    def num_chunk_tokens(self) -> int:
+        return sum(chunk.stop - chunk.start for chunk in self.chunks)
+
+    @property
+    def num_late(self) -> int:
+        """Requests whose tree did not come in time."""
+        return sum(turn.late for turn in self.trees)
 
 
 def plan_step(schedule: Schedule, *, page_size: int) -> PlannedStep:
@@ -39,4 +49,4 @@ def plan_step(schedule: Schedule, *, page_size: int) -> PlannedStep:
         builder.add_chunk(chunk.seq.table, tokens, chunk.start, sample=chunk.is_last)
     last_chunks = [chunk for chunk in schedule.chunks if chunk.is_last]
     sampled = [turn.seq for turn in schedule.trees] + [chunk.seq for chunk in last_chunks]
-    return PlannedStep(builder.build(), schedule.trees, last_chunks, sampled)
+    return PlannedStep(builder.build(), schedule.trees, schedule.chunks, last_chunks, sampled)

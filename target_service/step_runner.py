@@ -1,8 +1,7 @@
-"""StepRunner: one step of the model on all ranks, and what the host reads back from it."""
+"""StepRunner: one step of the model on all ranks, launched, and waited for later."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,14 +14,15 @@ from engine.sampling import sampling_batch
 from engine.target_model import TargetModel
 from engine.tp import TpGroup
 from engine.wire import to_raw
-from kernels.ops import Ops, WalkResult
+from kernels.ops import Ops, PendingWalk, WalkResult
 from paceline.rounds import RawTensor
 from paceline.types import SamplingParams
+from target_service.step_timer import StepTimer, make_timer
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """walk has one entry for each tree of the plan; the times are those of rank 0."""
+    """walk has one entry for each tree of the plan; the times are those of rank 0's device."""
 
     walk: WalkResult
     forward_ms: float
@@ -43,6 +43,20 @@ class FeatureRows:
         return to_raw(self._pool.index_select(0, index))
 
 
+class PendingStep:
+    """A step that was launched. One at a time: ``result`` is to be asked before the next launch."""
+
+    def __init__(self, walk: PendingWalk, timer: StepTimer) -> None:
+        self._walk = walk
+        self._timer = timer
+
+    def result(self) -> StepResult:
+        """Waits for the device. The arrays of the walk are the caller's."""
+        walk = self._walk.result()
+        forward_ms, sample_ms = self._timer.read_ms()
+        return StepResult(walk, forward_ms, sample_ms)
+
+
 class StepRunner:
     """Rank 0's model. Every rank steps with the plan that rank 0 broadcasts, an empty one included."""
 
@@ -51,18 +65,30 @@ class StepRunner:
         self._cache = cache
         self._ops = ops
         self._tp = tp
+        self._timer = make_timer(model.device)
+        self.is_asynchronous = model.device.type == "cuda"  # whether ``launch`` returns before the step is computed
         self.features = FeatureRows(cache)
 
-    def run(self, plan: StepPlan, params: Sequence[SamplingParams]) -> StepResult:
-        """params: one entry for each tree of the plan. MUTATES the cache."""
-        started = time.perf_counter()
-        self._tp.broadcast_plan(plan.pack())
+    def enter_thread(self) -> None:
+        """To be called once by the thread that is going to launch: CUDA's current device is each thread's own."""
+        if self.is_asynchronous:
+            torch.cuda.set_device(self._model.device)
+
+    def launch(self, plan: StepPlan, params: Sequence[SamplingParams]) -> PendingStep:
+        """params: one entry for each tree of the plan. MUTATES the cache. Waits for no device but the CPU."""
+        self._timer.start()
+        if self._tp.size > 1:
+            self._tp.broadcast_plan(plan.pack())
         output = self._model.step(plan, self._cache)
-        forwarded = time.perf_counter()
+        self._timer.forwarded()
         assert output.logits is not None
-        walk = self._ops.start_walk(output.logits, plan.trees, sampling_batch(params)).result()
-        sampled = time.perf_counter()
-        return StepResult(walk, (forwarded - started) * 1e3, (sampled - forwarded) * 1e3)
+        walk = self._ops.start_walk(output.logits, plan.trees, sampling_batch(params))
+        self._timer.sampled()
+        return PendingStep(walk, self._timer)
+
+    def run(self, plan: StepPlan, params: Sequence[SamplingParams]) -> StepResult:
+        """Launches a step and waits for it."""
+        return self.launch(plan, params).result()
 
     def keep_alive(self) -> None:
         """An empty step: the other ranks' wait for the next plan, which is long but bounded, starts anew."""

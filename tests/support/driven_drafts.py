@@ -78,9 +78,9 @@ class DrivenDraft:
 
     def serve(self) -> None:
         """Takes the orders of all turns since the last call."""
-        new, self._seen = self.loop.emissions[self._seen :], len(self.loop.emissions)
-        for emission in new:
-            orders = emission.orders.get(self.address)
+        new, self._seen = self.loop.orders[self._seen :], len(self.loop.orders)
+        for by_address in new:
+            orders = by_address.get(self.address)
             if orders is not None and orders.epoch == self.epoch and self.epoch:
                 self._obey(orders)
 

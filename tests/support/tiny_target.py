@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from paceline.types import FinishReason, Rung, SamplingParams, SpeculationDecision, TreeShape
 from target_service.config import TargetConfig
+from target_service.draft_orders import DraftOrders
 from target_service.emission import Emission, Finished, Returned
-from target_service.engine_loop import EngineLoop, LoopParts
+from target_service.engine_loop import EngineLoop, LoopParts, Outlets
 from target_service.events import Event, StreamOpened, Submitted
 from target_service.loading import LoadedRank, load_rank
 from target_service.mailbox import Mailbox
@@ -111,10 +112,12 @@ class DrivenLoop:
         self.mailbox = Mailbox()
         self.clock = Clock()
         self.emissions: list[Emission] = []
+        self.orders: list[dict[str, DraftOrders]] = []
         self.outputs: dict[RequestKey, Output] = {}
         self.registry = CollectorRegistry()
         self.parts: LoopParts = make_parts(config, rank, context_length=context_length, registry=self.registry)
-        self.loop = EngineLoop(self.parts, self.mailbox, self._take, page_size=config.page_size, clock=self.clock)
+        outlets = Outlets(self.orders.append, self._take)
+        self.loop = EngineLoop(self.parts, self.mailbox, outlets, page_size=config.page_size, clock=self.clock)
         self.put(StreamOpened(STREAM))
 
     def put(self, event: Event) -> None:

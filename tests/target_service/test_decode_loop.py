@@ -136,13 +136,13 @@ def test_a_cancel_between_two_steps_is_in_the_load(loop):
 
 def test_an_idle_target_steps_once_an_hour_for_its_other_ranks(loop, monkeypatch):
     plans = []
-    step = loop.parts.runner.run
+    step = loop.parts.runner.launch
 
-    def run(plan, params):
+    def launch(plan, params):
         plans.append(plan.num_rows)
         return step(plan, params)
 
-    monkeypatch.setattr(loop.parts.runner, "run", run)
+    monkeypatch.setattr(loop.parts.runner, "launch", launch)
     for _ in range(4):
         loop.clock.now_s += 1800.0
         loop.turn()

@@ -130,11 +130,11 @@ def test_a_draft_that_answers_at_once_and_never_right_stalls_no_request(make_loo
     output = loop.submit(50, prompt, params=LONG, decision=always(TREE))
     num_asks = 0
     for _ in range(400):
-        seen = len(loop.emissions)
+        seen = len(loop.orders)
         loop.turn()
         loop.clock.now_s += 0.01
-        for emission in loop.emissions[seen:]:
-            extend = emission.orders[DRAFT].extend if DRAFT in emission.orders else None
+        for orders in loop.orders[seen:]:
+            extend = orders[DRAFT].extend if DRAFT in orders else None
             if extend is not None:
                 num_asks += 1
                 length = int(extend.base_committed_len[0] + extend.num_tokens[0])
@@ -201,7 +201,7 @@ def test_a_draft_whose_link_gave_up_is_linked_again_when_it_is_named(loop, head_
     assert not loop.parts.drafts.drafts
     loop.submit(50, random_prompt(5), params=LONG, decision=always(TREE))
     loop.turn()
-    assert any(DRAFT in emission.orders for emission in loop.emissions), "an order for a new address wants a link"
+    assert any(DRAFT in orders for orders in loop.orders), "an order for a new address wants a link"
     head_draft.connect()
     head_draft.run()
     assert head_draft.asks
@@ -250,9 +250,9 @@ def test_a_sync_that_does_not_join_up_is_sent_again(loop, head_draft):
         head_draft.serve()
     (session,), (held,) = head_draft.sessions, head_draft.sessions.values()
     loop.turn()
-    new = loop.emissions[-1].orders[DRAFT].syncs
+    new = loop.orders[-1][DRAFT].syncs
     assert len(new) == 1
-    loop.emissions[-1].orders[DRAFT].syncs = []
+    loop.orders[-1][DRAFT].syncs = []
     loop.put(RowsSynced(head_draft.at, session, SessionCode.LENGTH_DIFFERS, len(held.tokens)))
     head_draft.run()
     assert output.tokens == plain
@@ -267,7 +267,7 @@ def test_a_connection_without_an_answer_for_the_timeout_is_given_up(loop, head_d
     while output.finish is None:
         loop.clock.now_s += loop.turn() + 0.2
         head_draft.serve()
-        resets += [e.orders[DRAFT].reset for e in loop.emissions if DRAFT in e.orders and e.orders[DRAFT].reset]
+        resets += [orders[DRAFT].reset for orders in loop.orders if DRAFT in orders and orders[DRAFT].reset]
     assert resets[0] == "no answer for 5 s"
     head_draft.lose(LossReason.HUNG)
     loop.turn()

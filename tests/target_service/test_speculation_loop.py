@@ -114,9 +114,9 @@ def test_a_finished_request_is_verified_and_not_extended(loop, make_prophet):
     ended = record.goes_on.index(False)
     assert len(record.goes_on) == 2
     assert len(record.walk.verified_id) == int((record.walk.accept_length + 1).sum())
-    extend = loop.emissions[-1].orders[DRAFT].extend
+    extend = loop.orders[-1][DRAFT].extend
     assert len(extend.session) == 1
-    assert loop.emissions[-1].orders[DRAFT].releases == [record.sessions[ended][0]]
+    assert loop.orders[-1][DRAFT].releases == [record.sessions[ended][0]]
     draft.run()
     assert second.tokens == plain[1]
 

@@ -1,0 +1,161 @@
+"""Reporter: what the rest of the world is told of a step, put together while the next one may run already."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from target_service.deadline import StepTimes
+from target_service.draft_desk import DraftDesk
+from target_service.emission import Emission
+from target_service.load import Load, StepFigures
+from target_service.metrics import TargetMetrics
+from target_service.request_desk import RequestDesk
+from target_service.round_record import RoundRecord
+from target_service.speculation_stats import AcceptanceWindow
+from target_service.step_plan import PlannedStep
+from target_service.step_runner import StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class StepMarks:
+    """When a step's parts were over: seconds of the loop's clock."""
+
+    began_s: float
+    planned_s: float
+    known_s: float  # its result
+    committed_s: float
+    asked_s: float  # the drafts, for the next round
+
+    @property
+    def step_ms(self) -> float:
+        """The step as a whole."""
+        return (self.asked_s - self.began_s) * 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class DoneStep:
+    """A step that was committed, and of which nobody else has heard yet."""
+
+    number: int
+    planned: PlannedStep
+    sessions: list[tuple[int, int]]  # session and round of each tree of the plan
+    result: StepResult
+    goes_on: list[bool]  # of each tree: its request did not end
+    num_emitted: int  # tokens
+    waited_s: float  # before the step, for trees alone
+    marks: StepMarks
+
+
+@dataclass(frozen=True, slots=True)
+class ReportParts:
+    """Where the figures come from and go to."""
+
+    requests: RequestDesk
+    drafts: DraftDesk
+    times: StepTimes
+    window: AcceptanceWindow
+    metrics: TargetMetrics
+
+
+class Reporter:
+    """Engine thread only. Holds at most one step; ``flush`` gives it to ``deliver``, which must not block."""
+
+    def __init__(self, parts: ReportParts, deliver: Callable[[Emission], None]) -> None:
+        self._parts = parts
+        self._deliver = deliver
+        self._step = 0
+        self._done: DoneStep | None = None
+        self._reported: tuple[int, ...] = ()  # what the last load said of requests and pages
+
+    def note(self, done: DoneStep) -> None:
+        """To be told by the next ``flush``, with all that the requests' desk has gathered by then."""
+        assert self._done is None, "a step was never told of"
+        self._done = done
+
+    def flush(self) -> None:
+        """Tells of the step that was noted, if there is one."""
+        done, self._done = self._done, None
+        if done is None:
+            return
+        self._step = done.number
+        plan, marks = done.planned.plan, done.marks
+        if not done.planned.num_chunk_tokens:
+            self._parts.times.observe(plan.num_rows, marks.step_ms)
+        figures = StepFigures(
+            rows=plan.num_rows,
+            prefill_tokens=done.planned.num_chunk_tokens,
+            step_ms=marks.step_ms,
+            forward_ms=done.result.forward_ms,
+            tree_wait_ms=done.waited_s * 1e3,
+        )
+        metrics = self._parts.metrics
+        metrics.step(figures, emitted_tokens=done.num_emitted)
+        num_trees = len(done.planned.trees)
+        num_nodes = np.diff(plan.trees.node_indptr[: num_trees + 1])
+        metrics.rounds(num_nodes, done.result.walk.accept_length[:num_trees], num_late=done.planned.num_late)
+        self._emit(self._load(figures), _record(done))
+
+    def flush_changes(self) -> None:
+        """Between two steps: cancels, a stream's end and a drain change the load while nothing is due."""
+        self.flush()
+        load = None if self._reported == self._held() else self._load(StepFigures())
+        requests = self._parts.requests
+        if load is not None or requests.has_news or requests.drained:
+            self._emit(load, None)
+
+    def _emit(self, load: Load | None, record: RoundRecord | None) -> None:
+        emission = self._parts.requests.take_emission(to_all=load is not None)
+        for batch in emission.streams.values():
+            batch.step = self._step
+            batch.load = load
+        emission.load = load
+        emission.round = record
+        self._deliver(emission)
+
+    def _held(self) -> tuple[int, ...]:
+        requests = self._parts.requests
+        return len(requests.sequences), requests.num_free_pages, requests.draining
+
+    def _load(self, figures: StepFigures) -> Load:
+        self._reported = self._held()
+        requests, window = self._parts.requests, self._parts.window
+        num_decoding = requests.num_decoding
+        load = Load(
+            running_requests=num_decoding,
+            prefilling_requests=len(requests.sequences) - num_decoding,
+            max_running_requests=requests.max_running_requests,
+            free_slots=requests.credits.free_slots,
+            free_pages=requests.num_free_pages,
+            num_pages=requests.num_pages,
+            step=figures,
+            mean_accepted_length=window.mean_accepted_length(),
+            accepted_by_depth=window.accepted_by_depth(),
+            draining=requests.draining,
+            drafts=self._parts.drafts.loads(),
+        )
+        self._parts.metrics.load(load)
+        return load
+
+
+def _record(done: DoneStep) -> RoundRecord:
+    marks, result = done.marks, done.result
+    return RoundRecord(
+        step=done.number,
+        time_s=time.time(),
+        plan=done.planned.plan,
+        num_decoding=len(done.planned.trees),
+        walk=result.walk,
+        sessions=done.sessions,
+        goes_on=done.goes_on,
+        timings_ms={
+            "plan": (marks.planned_s - marks.began_s) * 1e3,
+            "forward": result.forward_ms,
+            "sample": result.sample_ms,
+            "commit": (marks.committed_s - marks.known_s) * 1e3,
+            "extend": (marks.asked_s - marks.committed_s) * 1e3,
+        },
+    )
