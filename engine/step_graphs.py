@@ -12,7 +12,7 @@ from tqdm import tqdm
 from engine.graph_capture import Capture, Launch
 from engine.plan import StepBuilder, StepPlan
 from engine.pool import TargetCache
-from engine.step_inputs import RowInputs, StepInputs, StepSize, StepTensors, capacity_for
+from engine.step_inputs import StepInputs, StepSize, StepTensors
 from kernels.ops import AttentionBuffers, AttentionPlan
 
 _ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024)
@@ -31,24 +31,17 @@ class StepOutput:
     features: Tensor | None  # [rows, Hd], None without a head
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedStep:
-    """A plan whose integers are on their way to the static inputs."""
-
-    plan: StepPlan
-    size: StepSize
-    variant: int  # of the attention kernel
-    tensors: StepTensors
-
-
-Forward = Callable[[RowInputs, AttentionPlan], StepOutput]
+Forward = Callable[[StepTensors, AttentionPlan], StepOutput]
 
 
 def graph_sizes(max_rows: int) -> list[StepSize]:
-    """The sizes to capture, the largest first: all nodes of a bucket of rows, and few nodes of many rows."""
+    """The sizes to capture, the largest first: all nodes of a bucket of rows, and few nodes of many rows.
+
+    The accepted path that a step moves is seldom longer than the step; where it is, a larger bucket takes it.
+    """
     rows = [bucket for bucket in _ROWS if bucket < max_rows] + [max_rows]
-    sizes = {StepSize(bucket, min(bucket, nodes)) for bucket in rows for nodes in (*_FEW_NODES, bucket)}
-    return sorted(sizes, key=lambda size: (size.num_rows, size.num_nodes), reverse=True)
+    sizes = {(bucket, min(bucket, nodes)) for bucket in rows for nodes in (*_FEW_NODES, bucket)}
+    return [StepSize(bucket, nodes, bucket) for bucket, nodes in sorted(sizes, reverse=True)]
 
 
 class StepGraphs:
@@ -62,53 +55,50 @@ class StepGraphs:
         self.cache = cache
         self._forward = forward
         self._attention = attention
-        self._max_moves = attention.limits.max_rows
         self._sizes = graph_sizes(attention.limits.max_rows)
-        capacity = capacity_for(self._sizes[0], num_moves=self._max_moves)
-        self._inputs = StepInputs(capacity, spare_slot=cache.spare_slot, device=cache.k[0].device)
+        self._inputs = StepInputs(self._sizes[0].num_values, spare_slot=cache.spare_slot, device=cache.k[0].device)
         self._outputs: StepOutput | None = None  # as large as those of the largest size, which runs first
         nothing = StepBuilder(cache.page_size).build()
         attention.load(nothing.attention)
         self._replays: dict[tuple[StepSize, int], Launch] = {}
-        keys = [(size, variant) for size in self._sizes for variant in attention.variants]
+        keys = [(size, variant) for size in self._sizes for variant in self._variants(size)]
         for size, variant in tqdm(keys, desc="CUDA graphs", unit="graph", disable=None):
             self._inputs.load(nothing, size)
             self._replays[size, variant] = capture(self._launch_of(size, variant))
-
-    @property
-    def num_graphs(self) -> int:
-        return len(self._replays)
 
     def size_for(self, plan: StepPlan) -> StepSize | None:
         """The smallest size that holds the plan; None where the plan has to run eagerly."""
         limits, batch = self._attention.limits, plan.attention
         within = len(batch.prefix_len) <= limits.max_requests and len(batch.page_ids) <= limits.max_pages
-        if batch.batch_invariant or not within or len(plan.move_src) > self._max_moves or plan.num_rows == 0:
+        if batch.batch_invariant or not within or plan.num_rows == 0:
             return None
-        nodes = len(plan.logit_rows)
-        fitting = (s for s in reversed(self._sizes) if s.num_rows >= plan.num_rows and s.num_nodes >= nodes)
-        return next(fitting, None)
+        wanted = StepSize.of(plan)
+        return next((size for size in reversed(self._sizes) if size.holds(wanted)), None)
 
-    def load(self, plan: StepPlan, size: StepSize) -> LoadedStep:
-        """MUTATES the static inputs, in stream order. The moves among the result are the caller's to make."""
-        tensors = self._inputs.load(plan, size)
-        return LoadedStep(plan, size, self._attention.load(plan.attention), tensors)
-
-    def replay(self, step: LoadedStep) -> StepOutput:
-        """Launches what was loaded last. MUTATES the cache at its rows' slots, and the output of the step before."""
-        self._replays[step.size, step.variant]()
+    def run(self, plan: StepPlan, size: StepSize) -> StepOutput:
+        """Loads the plan and launches its step. MUTATES the cache as the forward does, and the output of the step
+        before."""
+        variants = self._variants(size)
+        variant = self._attention.load(plan.attention, variants[0] if len(variants) == 1 else None)
+        self._inputs.load(plan, size)
+        self._replays[size, variant]()
         assert self._outputs is not None
         logits, features = self._outputs.logits, self._outputs.features
         return StepOutput(
-            None if logits is None else logits[: len(step.plan.logit_rows)],
-            None if features is None else features[: step.plan.num_rows],
+            None if logits is None else logits[: len(plan.logit_rows)],
+            None if features is None else features[: plan.num_rows],
         )
 
+    def _variants(self, size: StepSize) -> tuple[int, ...]:
+        """Of the attention kernel: where all rows fit the narrowest tile, wider ones are of no use."""
+        variants = self._attention.variants
+        return variants[:1] if size.num_rows <= variants[0] else variants
+
     def _launch_of(self, size: StepSize, variant: int) -> Launch:
-        rows, attention = self._inputs.rows(size), self._attention.plan(size.num_rows, variant)
+        tensors, attention = self._inputs.tensors(size), self._attention.plan(size.num_rows, variant)
 
         def launch() -> None:
-            output = self._forward(rows, attention)
+            output = self._forward(tensors, attention)
             if self._outputs is None:
                 self._outputs = StepOutput(_like(output.logits), _like(output.features))
             _copy(output.logits, self._outputs.logits)

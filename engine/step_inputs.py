@@ -1,4 +1,4 @@
-"""The integers of a step's rows on the device: one packed, pinned, asynchronous copy a step."""
+"""The integers of a step's rows and moves: on the device one static buffer, filled by one asynchronous copy a step."""
 
 from __future__ import annotations
 
@@ -10,109 +10,93 @@ import torch
 from torch import Tensor
 
 from engine.plan import StepPlan
+from engine.upload import Upload
 
 _ALIGNMENT = 16  # int64 values, 128 bytes: kernels are compiled for aligned addresses
 
 
 @dataclass(frozen=True, slots=True)
 class StepSize:
-    """Rows and nodes that a forward is shaped for."""
+    """What a forward is shaped for."""
 
     num_rows: int
     num_nodes: int
+    num_moves: int
+
+    @classmethod
+    def of(cls, plan: StepPlan) -> StepSize:
+        return cls(plan.num_rows, len(plan.logit_rows), len(plan.move_src))
+
+    def holds(self, other: StepSize) -> bool:
+        """Whether a plan of the other size can be padded to this one."""
+        fits = self.num_rows >= other.num_rows and self.num_nodes >= other.num_nodes
+        return fits and self.num_moves >= other.num_moves
+
+    @property
+    def num_values(self) -> int:
+        """int64 values of a StepInputs of this size."""
+        starts, lengths = _layout(self)
+        return starts[-1] + lengths[-1]
 
 
 @dataclass(frozen=True, slots=True)
-class RowInputs:
-    """What the forward takes of each row."""
+class StepTensors:
+    """A StepPlan's integers, attention's apart."""
 
     tokens: Tensor  # [rows] int64
     positions: Tensor  # [rows] int64
     slots: Tensor  # [rows] int64
     logit_rows: Tensor  # [nodes] int64
-
-
-@dataclass(frozen=True, slots=True)
-class StepTensors:
-    """All integers of a step but those of attention."""
-
-    rows: RowInputs
     move_src: Tensor  # [moves] int64
     move_dst: Tensor  # [moves] int64
 
 
 def host_tensors(plan: StepPlan) -> StepTensors:
     """Of a plan on the CPU: views of its arrays where these are int64, copies where they are not."""
-    arrays = (plan.tokens, plan.positions, plan.slots, plan.logit_rows, plan.move_src, plan.move_dst)
-    tokens, positions, slots, logit_rows, src, dst = (torch.from_numpy(array).to(torch.int64) for array in arrays)
-    return StepTensors(RowInputs(tokens, positions, slots, logit_rows), src, dst)
+    return StepTensors(*(torch.from_numpy(array).to(torch.int64) for array in _arrays(plan)))
 
 
 class StepInputs:
-    """A static buffer on the device and two staging buffers on the host, pinned where the device is CUDA.
+    """A static buffer on the device, loaded through pinned memory; for steps on one stream.
 
     The tensors of a StepSize always lie at the same addresses, so that a graph may hold them. Padded rows have token
-    0 and position 0 and write to spare_slot; padded nodes ask for row 0. Steps on one stream.
+    0 and position 0 and write to spare_slot, padded nodes ask for row 0, and padded moves stay at spare_slot.
     """
 
-    def __init__(self, capacity: int, *, spare_slot: int, device: torch.device) -> None:
-        """capacity: int64 values, as ``capacity_for`` counts them."""
-        is_cuda = device.type == "cuda"
-        self.capacity = capacity
-        self._spare_slot = spare_slot
-        self._buffer = torch.zeros(capacity, dtype=torch.int64, device=device)
-        self._staging = [torch.zeros(capacity, dtype=torch.int64, pin_memory=is_cuda) for _ in range(2)]
-        self._arrays = [staging.numpy() for staging in self._staging]
-        self._device = device
-        self._copied = [torch.cuda.Event() for _ in range(2)] if is_cuda else []
-        self._turn = 0
+    def __init__(self, num_values: int, *, spare_slot: int, device: torch.device) -> None:
+        """num_values: of the largest StepSize."""
+        self.num_values = num_values
+        self._upload = Upload((num_values,), torch.int64, device)
+        self._paddings = (0, 0, spare_slot, 0, spare_slot, spare_slot)
 
-    def rows(self, size: StepSize) -> RowInputs:
-        """The tensors of every step of that size."""
-        starts = _starts(_row_lengths(size))
-        return RowInputs(*(self._buffer[a : a + n] for a, n in zip(starts, _row_lengths(size), strict=True)))
+    def tensors(self, size: StepSize) -> StepTensors:
+        """Of every step of that size."""
+        starts, lengths = _layout(size)
+        parts = zip(starts, lengths, strict=True)
+        return StepTensors(*(self._upload.tensor[start : start + length] for start, length in parts))
 
-    def load(self, plan: StepPlan, size: StepSize) -> StepTensors:
-        """MUTATES the tensors of the step before. The plan must fit the size, and its moves the capacity.
+    def load(self, plan: StepPlan, size: StepSize) -> None:
+        """MUTATES the tensors of that size, and of others. The size must hold the plan's.
 
-        Waits only where the copy of two steps ago has not been made yet.
+        Waits only where the copy of two loads ago has not been made yet.
         """
-        rows, num_moves = plan.num_rows, len(plan.move_src)
-        lengths = [*_row_lengths(size), num_moves, num_moves]
-        tokens, positions, slots, logit_rows, src, dst = starts = _starts(lengths)
-        total = dst + num_moves
-        assert rows <= size.num_rows and len(plan.logit_rows) <= size.num_nodes and total <= self.capacity
-        self._turn = 1 - self._turn
-        if self._copied:
-            self._copied[self._turn].synchronize()
-        packed = self._arrays[self._turn]
-        _fill(packed[tokens:positions], plan.tokens, padding=0)
-        _fill(packed[positions:slots], plan.positions, padding=0)
-        _fill(packed[slots:logit_rows], plan.slots, padding=self._spare_slot)
-        _fill(packed[logit_rows:src], plan.logit_rows, padding=0)
-        _fill(packed[src:dst], plan.move_src, padding=0)
-        packed[dst:total] = plan.move_dst
-        self._buffer[:total].copy_(self._staging[self._turn][:total], non_blocking=True)
-        if self._copied:
-            self._copied[self._turn].record(torch.cuda.current_stream(self._device))
-        parts = [self._buffer[start : start + length] for start, length in zip(starts, lengths, strict=True)]
-        return StepTensors(RowInputs(*parts[:4]), *parts[4:])
+        assert size.holds(StepSize.of(plan)) and size.num_values <= self.num_values
+        staged = self._upload.stage().numpy()
+        for start, length, array, padding in zip(*_layout(size), _arrays(plan), self._paddings, strict=True):
+            staged[start : start + len(array)] = array
+            staged[start + len(array) : start + length] = padding
+        self._upload.send(size.num_values)
 
 
-def capacity_for(size: StepSize, *, num_moves: int) -> int:
-    """int64 values that a StepInputs needs for steps of up to that size, with up to that many moves."""
-    return _starts([*_row_lengths(size), num_moves, num_moves])[-1] + num_moves
+def _arrays(plan: StepPlan) -> tuple[np.ndarray, ...]:
+    return plan.tokens, plan.positions, plan.slots, plan.logit_rows, plan.move_src, plan.move_dst
 
 
-def _row_lengths(size: StepSize) -> list[int]:
-    return [size.num_rows, size.num_rows, size.num_rows, size.num_nodes]
-
-
-def _starts(lengths: Sequence[int]) -> list[int]:
-    padded = [-(-length // _ALIGNMENT) * _ALIGNMENT for length in lengths[:-1]]
-    return [0, *np.cumsum(padded).tolist()]
-
-
-def _fill(part: np.ndarray, values: np.ndarray, *, padding: int) -> None:
-    part[: len(values)] = values
-    part[len(values) :] = padding
+def _layout(size: StepSize) -> tuple[Sequence[int], Sequence[int]]:
+    """Start and length of each tensor in the buffer."""
+    lengths = [size.num_rows] * 3 + [size.num_nodes] + [size.num_moves] * 2
+    starts, at = [], 0
+    for length in lengths:
+        starts.append(at)
+        at += -(-length // _ALIGNMENT) * _ALIGNMENT
+    return starts, lengths

@@ -17,7 +17,7 @@ from engine.plan import StepPlan
 from engine.pool import TargetCache
 from engine.rope import cos_sin_table
 from engine.step_graphs import StepGraphs, StepOutput
-from engine.step_inputs import RowInputs, StepInputs, StepSize, StepTensors, capacity_for, host_tensors
+from engine.step_inputs import StepInputs, StepSize, StepTensors, host_tensors
 from engine.tp import TpGroup, shard, validate_tp
 from engine.weights import open_weights
 from engine.weights.loader import WeightLoader
@@ -132,7 +132,7 @@ class TargetModel:
         )
         with logged_capture(f"CUDA graphs of steps of up to {max_rows} rows", self.device):
             self._graphs = StepGraphs(
-                lambda rows, attention: self.forward(rows, attention, cache),
+                lambda tensors, attention: self.forward(tensors, attention, cache),
                 cache,
                 self.ops.attention_buffers(limits),
                 capture=CudaCapture(self.device) if capture is None else capture,
@@ -148,42 +148,41 @@ class TargetModel:
         graphs = self._graphs if self._graphs is not None and self._graphs.cache is cache else None
         size = None if graphs is None else graphs.size_for(plan)
         if graphs is not None and size is not None:
-            loaded = graphs.load(plan, size)
-            self._move(loaded.tensors, cache)
-            return graphs.replay(loaded)
+            return graphs.run(plan, size)
         tensors = self._tensors(plan, cache)
-        self._move(tensors, cache)
         if plan.num_rows == 0:
+            self._move(tensors, cache)
             return StepOutput(self._no_logits(), None if self._fuser is None else self._zeros(0, self.feature_size))
-        return self.forward(tensors.rows, self.ops.plan_attention(plan.attention), cache)
+        return self.forward(tensors, self.ops.plan_attention(plan.attention), cache)
 
     @torch.inference_mode()
-    def forward(self, rows: RowInputs, attention: AttentionPlan, cache: TargetCache) -> StepOutput:
-        """One forward over tensors alone. MUTATES the cache at the rows' slots."""
-        context = RowContext(self.ops.embed(rows.positions, self._cos_sin), rows.slots, attention)
-        residual = self.ops.embed(rows.tokens, self._embedding)
+    def forward(self, step: StepTensors, attention: AttentionPlan, cache: TargetCache) -> StepOutput:
+        """``step`` over tensors alone, of at least one row: what a graph holds."""
+        self._move(step, cache)
+        rows = RowContext(self.ops.embed(step.positions, self._cos_sin), step.slots, attention)
+        residual = self.ops.embed(step.tokens, self._embedding)
         aux = None if self._fuser is None else self._fuser.start(residual)
-        added = self._run_layers(residual, context, cache=cache, aux=aux)
+        added = self._run_layers(residual, rows, cache=cache, aux=aux)
         features = None
         if self._fuser is not None and aux is not None:
             features = self._fuser.fuse(aux)
             assert cache.features is not None
-            self.ops.scatter_rows(cache.features, rows.slots, features)
-        return StepOutput(self._logits(residual, added, rows.logit_rows), features)
+            self.ops.scatter_rows(cache.features, step.slots, features)
+        return StepOutput(self._logits(residual, added, step.logit_rows), features)
 
     def _tensors(self, plan: StepPlan, cache: TargetCache) -> StepTensors:
-        """On a GPU in a buffer that grows to the largest eager step."""
+        """Of an eager step: on a GPU in a buffer that grows to the largest one."""
         if self.device.type == "cpu":
             return host_tensors(plan)
-        size = StepSize(plan.num_rows, len(plan.logit_rows))
-        capacity = capacity_for(size, num_moves=len(plan.move_src))
-        if self._inputs is None or self._inputs.capacity < capacity:
-            self._inputs = StepInputs(2 * capacity, spare_slot=cache.spare_slot, device=self.device)
-        return self._inputs.load(plan, size)
+        size = StepSize.of(plan)
+        if self._inputs is None or self._inputs.num_values < size.num_values:
+            self._inputs = StepInputs(2 * size.num_values, spare_slot=cache.spare_slot, device=self.device)
+        self._inputs.load(plan, size)
+        return self._inputs.tensors(size)
 
-    def _move(self, tensors: StepTensors, cache: TargetCache) -> None:
-        if len(tensors.move_src):
-            self.ops.move_rows(cache.pools, tensors.move_src, tensors.move_dst)
+    def _move(self, step: StepTensors, cache: TargetCache) -> None:
+        if len(step.move_src):
+            self.ops.move_rows(cache.pools, step.move_src, step.move_dst)
 
     def _run_layers(self, residual: Tensor, rows: RowContext, *, cache: TargetCache, aux: Tensor | None) -> Tensor:
         """MUTATES residual and aux. Returns what the last layer adds to the residual."""

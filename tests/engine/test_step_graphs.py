@@ -13,7 +13,7 @@ from engine.graph_capture import replay_by_calling
 from engine.pages import PageAllocator, PageTable
 from engine.plan import StepBuilder, StepPlan, compaction
 from engine.step_graphs import StepGraphs, graph_sizes
-from engine.step_inputs import StepInputs, StepSize, capacity_for
+from engine.step_inputs import StepInputs, StepSize
 from engine.target_model import TargetModel
 from engine.tp import TpGroup
 from paceline.tree import DraftTree
@@ -38,13 +38,13 @@ def plans() -> list[StepPlan]:
     return _plans()
 
 
-def test_a_step_goes_to_the_smallest_bucket_that_holds_its_rows_and_nodes() -> None:
+def test_the_sizes_are_all_nodes_of_a_bucket_and_few_nodes_of_many_rows() -> None:
     sizes = graph_sizes(200)
-    assert sizes[0] == StepSize(200, 200)
+    assert sizes[0] == StepSize(200, 200, 200)
     assert [s.num_nodes for s in sizes if s.num_rows == 96] == [96, 64]
     assert [s.num_nodes for s in sizes if s.num_rows == 48] == [48]
     assert sorted({s.num_rows for s in sizes}) == [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 200]
-    assert StepSize(512, 256) in graph_sizes(1024)
+    assert [s.num_nodes for s in graph_sizes(1024) if s.num_rows == 512] == [512, 256, 64]
 
 
 def test_captured_steps_give_what_eager_ones_give(model: TargetModel, plans: list[StepPlan]) -> None:
@@ -59,7 +59,7 @@ def test_captured_steps_give_what_eager_ones_give(model: TargetModel, plans: lis
         for ours, theirs in zip(captured.pools, eager.pools, strict=True):
             torch.testing.assert_close(ours[: captured.spare_slot], theirs[: eager.spare_slot], atol=1e-5, rtol=1e-5)
     layers = model.config.num_layers
-    assert model.ops.buffers.ran[::layers] == [(12, 16), (16, 16), (8, 16), (12, 1), (2, 1), (40, 16)]
+    assert model.ops.buffers.ran[::layers] == [(12, 16), (16, 16), (8, 16), (12, 2), (4, 2), (40, 16)]
 
 
 def test_what_a_step_before_left_in_the_static_inputs_changes_nothing(
@@ -90,47 +90,48 @@ def test_a_step_on_another_cache_runs_eagerly(model: TargetModel, plans: list[St
     assert other.k[0][: other.spare_slot].any()
 
 
-def test_the_largest_graph_is_captured_first_and_each_once(model: TargetModel) -> None:
+def test_the_largest_graph_is_captured_first_and_no_wide_tiles_for_few_rows(model: TargetModel) -> None:
     cache = model.make_cache(NUM_PAGES, PAGE_SIZE)
     model.capture(cache, 16, capture=replay_by_calling)
     layers = model.config.num_layers
-    assert model.ops.buffers.ran[::layers] == [(rows, variant) for rows in (16, 12, 8, 4, 2, 1) for variant in (1, 16)]
+    wide = [(rows, variant) for rows in (16, 12, 8, 4) for variant in (2, 16)]
+    assert model.ops.buffers.ran[::layers] == [*wide, (2, 2), (1, 2)]
 
 
-def test_padded_rows_write_to_the_spare_page_alone() -> None:
-    plan = _plans()[1]
-    size = StepSize(24, 24)
-    inputs = StepInputs(capacity_for(size, num_moves=4), spare_slot=NUM_PAGES * PAGE_SIZE, device=CPU)
-    rows = inputs.load(plan, size).rows
-    num_rows, num_nodes = plan.num_rows, len(plan.logit_rows)
-    assert num_rows < 24
-    assert rows.slots.tolist() == plan.slots.tolist() + [NUM_PAGES * PAGE_SIZE] * (24 - num_rows)
-    assert rows.tokens[num_rows:].tolist() == rows.positions[num_rows:].tolist() == [0] * (24 - num_rows)
-    assert rows.logit_rows.tolist() == plan.logit_rows.tolist() + [0] * (24 - num_nodes)
+def test_padded_rows_and_moves_touch_the_spare_page_alone(plans: list[StepPlan]) -> None:
+    spare, plan, size = NUM_PAGES * PAGE_SIZE, plans[4], StepSize(24, 24, 8)
+    inputs = StepInputs(size.num_values, spare_slot=spare, device=CPU)
+    inputs.load(plans[3], size)
+    inputs.load(plan, size)
+    found = inputs.tensors(size)
+    assert found.slots.tolist() == plan.slots.tolist() + [spare] * 22
+    assert found.tokens.tolist() == plan.tokens.tolist() + [0] * 22
+    assert found.positions.tolist() == plan.positions.tolist() + [0] * 22
+    assert found.logit_rows.tolist() == plan.logit_rows.tolist() + [0] * 22
+    assert found.move_src.tolist() == plan.move_src.tolist() + [spare] * 5
+    assert found.move_dst.tolist() == plan.move_dst.tolist() + [spare] * 5
 
 
 def test_the_inputs_of_a_size_lie_at_the_same_addresses_whatever_was_loaded(plans: list[StepPlan]) -> None:
-    size = StepSize(MAX_ROWS, MAX_ROWS)
-    inputs = StepInputs(capacity_for(size, num_moves=MAX_ROWS), spare_slot=0, device=CPU)
-    static = inputs.rows(size)
+    size = StepSize(MAX_ROWS, MAX_ROWS, MAX_ROWS)
+    inputs = StepInputs(size.num_values, spare_slot=0, device=CPU)
+    static = inputs.tensors(size)
     for plan in plans:
-        loaded = inputs.load(plan, size)
-        assert static.tokens.data_ptr() == loaded.rows.tokens.data_ptr()
+        inputs.load(plan, size)
         assert static.tokens[: plan.num_rows].tolist() == plan.tokens.tolist()
         assert static.logit_rows[: len(plan.logit_rows)].tolist() == plan.logit_rows.tolist()
-        assert loaded.move_src.tolist() == plan.move_src.tolist()
-        assert loaded.move_dst.tolist() == plan.move_dst.tolist()
+        assert static.move_dst[: len(plan.move_dst)].tolist() == plan.move_dst.tolist()
 
 
-def test_a_plan_past_the_limits_of_pages_or_moves_fits_no_graph(model: TargetModel) -> None:
+def test_a_plan_goes_to_the_smallest_graph_that_holds_its_rows_moves_and_pages(model: TargetModel) -> None:
     cache = model.make_cache(3, PAGE_SIZE)
     model.capture(cache, 2, capture=replay_by_calling)
     graphs: StepGraphs = model._graphs
     table = PageTable(PageAllocator(NUM_PAGES, PAGE_SIZE))
     table.reserve(16)
-    assert graphs.size_for(_decode(table, 11)) == StepSize(1, 1)
+    assert graphs.size_for(_decode(table, 11)) == StepSize(1, 1, 1)
     assert graphs.size_for(_decode(table, 12)) is None
-    assert graphs.size_for(_decode(table, 1, num_moves=2)) == StepSize(1, 1)
+    assert graphs.size_for(_decode(table, 1, num_moves=2)) == StepSize(2, 2, 2)
     assert graphs.size_for(_decode(table, 1, num_moves=3)) is None
 
 

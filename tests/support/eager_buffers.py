@@ -22,7 +22,7 @@ class BufferedOps(ReferenceOps):
 class EagerBuffers:
     """Plans run whatever batch was loaded last, whose rows come first; two variants that do the same."""
 
-    variants = (1, 16)
+    variants = (2, 16)
 
     def __init__(self, ops: ReferenceOps, limits: AttentionLimits) -> None:
         self.limits = limits
@@ -34,7 +34,7 @@ class EagerBuffers:
     def load(self, batch: AttentionBatch, variant: int | None = None) -> int:
         self._num_rows = int(batch.q_indptr[-1])
         self._plan = self._ops.plan_attention(batch)
-        return variant or (16 if batch.is_causal.any() else 1)
+        return variant or (16 if batch.is_causal.any() else 2)
 
     def plan(self, num_rows: int, variant: int) -> _Plan:
         return _Plan(self, num_rows, variant)
