@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _hand_over(config: BenchConfig, measurement: Measurement) -> int:
-    document = report(measurement.runs) | {"services": _services(measurement)}
+    document = report(measurement.runs, measurement.num_prompts) | {"services": _services(measurement)}
     text = json.dumps(document, indent=2)
     if config.json == "-":
         print(text)

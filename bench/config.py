@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.workload import PLAIN, SPECULATIVE, Variant
 from client.commands.fleet_flags import FleetFlags
 from client.request import Sampling
 from paceline.config import flag, require
 from paceline.errors import ConfigError
+from paceline.types import TreeShape
 
-PLAIN, SPECULATIVE = "plain", "speculative"
+_REQUESTS_IN_FLIGHT = 4  # requests of a run for each in flight, where it is more than one
 DEFAULT_PROMPTS = str(Path(__file__).with_name("prompts.jsonl"))
 
 
@@ -28,20 +30,31 @@ class BenchConfig(FleetFlags):
     temperature: float = flag(0.0, help="0 is greedy")
     seed: int = flag(0, help="seed of the first prompt; each next one has one more")
     ignore_eos: bool = flag(False, help="go on past the model's end token")
-    concurrency: int = flag(1, help="requests in flight; an ended one is replaced at once")
+    concurrency: tuple[str, ...] = flag(
+        ("1",), help="requests in flight, one or more numbers; each ended one is replaced"
+    )
+    min_requests: int | None = flag(
+        None, help="requests of a run at least, by taking prompts again; unset: 4 times the concurrency above 1"
+    )
+    client_processes: int = flag(0, help="processes that send; 0: by concurrency and cores")
     dtype: str | None = flag(
         None, help="dtype of the models; unset: bfloat16, or the running services' own", choices=("bfloat16", "float32")
     )
     compare: tuple[str, ...] = flag((PLAIN, SPECULATIVE), help="the modes to run, in this order")
+    speculative_shapes: str = flag(
+        "", help="trees to compare, like 3,1,4;5,4,16: steps, topk and nodes of each; unset: the one of the flags above"
+    )
     repeat: int = flag(1, help="runs of each mode, interleaved")
     in_process: bool = flag(False, help="engine and head in this process, no RPC: the reference for accepted length")
     router: str = flag("", help="measure the services behind this router instead of starting some")
     json: str = flag("", help="file for the results; - is stdout")
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "repeat"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("num_prompts", "max_prompt_tokens"):
+        require(self.repeat >= 1, "repeat", self.repeat, "at least 1")
+        require(self.client_processes >= 0, "client_processes", self.client_processes, "0 (choose) or more")
+        numbers = bool(self.concurrency) and all(part.isdecimal() and int(part) > 0 for part in self.concurrency)
+        require(numbers, "concurrency", ",".join(self.concurrency), "at least 1, or several such numbers")
+        for name in ("num_prompts", "max_prompt_tokens", "min_requests"):
             value = getattr(self, name)
             require(value is None or value >= 1, name, value, "at least 1")
         known = bool(self.compare) and set(self.compare) <= {PLAIN, SPECULATIVE}
@@ -50,8 +63,8 @@ class BenchConfig(FleetFlags):
         if self.in_process and self.router:
             raise ConfigError("--in-process runs without services: leave --router out")
         if self.in_process:
-            require(self.concurrency == 1, "concurrency", self.concurrency, "1 with --in-process")
-        self.tree_shape()
+            require(self.concurrencies == (1,), "concurrency", ",".join(self.concurrency), "1 with --in-process")
+        self.variants()
         self.sampling(0)
 
     def sampling(self, prompt_index: int) -> Sampling:
@@ -62,3 +75,37 @@ class BenchConfig(FleetFlags):
             seed=self.seed + prompt_index,
             ignore_eos=self.ignore_eos,
         )
+
+    @property
+    def concurrencies(self) -> tuple[int, ...]:
+        return tuple(int(part) for part in self.concurrency)
+
+    def num_requests(self, concurrency: int, num_prompts: int) -> int:
+        """Of a run: every prompt at least once."""
+        least = self.min_requests
+        if least is None:
+            least = _REQUESTS_IN_FLIGHT * concurrency if concurrency > 1 else 0
+        return max(num_prompts, least)
+
+    def variants(self) -> tuple[Variant, ...]:
+        """Those to compare, in their order. Raises ConfigError, or InvalidInputError for a shape that no tree has."""
+        variants = []
+        for mode in self.compare:
+            shapes = self._shapes() if mode == SPECULATIVE else [None]
+            variants += [Variant(mode, shape) for shape in shapes]
+        return tuple(variants)
+
+    def _shapes(self) -> list[TreeShape] | list[TreeShape | None]:
+        shape = self.tree_shape()
+        if not self.speculative_shapes:
+            return [shape]
+        if shape is not None:
+            raise ConfigError("--speculative-shapes and the flags of a single shape exclude each other: leave one out")
+        return [_shape(part) for part in self.speculative_shapes.split(";")]
+
+
+def _shape(text: str) -> TreeShape:
+    numbers = [part.strip() for part in text.split(",")]
+    if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+        raise ConfigError(f"--speculative-shapes holds {text!r}; it takes steps,topk,nodes, with ; between shapes")
+    return TreeShape(*map(int, numbers))

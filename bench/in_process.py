@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 
 from bench.chat_prompt import ChatPrompt
-from bench.config import PLAIN, BenchConfig
+from bench.config import BenchConfig
 from bench.outcome import Outcome, Run
+from bench.workload import PLAIN, Variant
 from client.completion import Completion
 from engine.reference_loop import InProcess
 from paceline.defaults import DEFAULT_TREE
@@ -31,15 +32,15 @@ class InProcessLoop:
         num_threads = config.num_threads or len(os.sched_getaffinity(0))
         self._model = InProcess(Path(config.model_path), head_path, getattr(torch, dtype), num_threads=num_threads)
 
-    def run(self, mode: str, *, repeat: int, on_end: Callable[[], object]) -> Run:
+    def run(self, variant: Variant, *, repeat: int, on_end: Callable[[], object]) -> Run:
         """Sends every prompt once; on_end is called after each. A request that fails is counted, not raised."""
-        shape = None if mode == PLAIN else self._config.tree_shape() or DEFAULT_TREE
+        shape = None if variant.mode == PLAIN else variant.shape or DEFAULT_TREE
         outcomes = []
         started_s = time.monotonic()
         for index in range(len(self._prompts)):
             outcomes.append(self._request(index, shape))
             on_end()
-        return Run(mode, repeat, 1, time.monotonic() - started_s, tuple(outcomes))
+        return Run(variant.mode, repeat, 1, time.monotonic() - started_s, tuple(outcomes), variant.shape)
 
     def _request(self, index: int, shape: TreeShape | None) -> Outcome:
         prompt, times_s = self._prompts[index], []

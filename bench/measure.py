@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from tqdm import tqdm
 
 from bench.chat_prompt import ChatPrompt
-from bench.closed_loop import ClosedLoop
 from bench.config import BenchConfig
+from bench.load_generator import LoadGenerator, processes_for
 from bench.outcome import Run
 from bench.prompts import load_prompts, short_enough, spread
+from bench.workload import Variant, Workload
 from client.aio import AsyncPacelineClient
 from client.launcher import Fleet
 from client.process import ServiceUsage
+from client.request import Sampling
 from paceline.errors import ConfigError, UnavailableError
 from paceline.threads import num_cores, share_cores
 
 _DEFAULT_DTYPE = "bfloat16"
+_WARM_UP_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,18 @@ class Measurement:
     """All runs in order of time. services is empty where none was started."""
 
     runs: tuple[Run, ...]
+    num_prompts: int
     services: tuple[ServiceFigures, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A run to come."""
+
+    variant: Variant
+    concurrency: int
+    repeat: int
+    num_requests: int
 
 
 def choose_prompts(config: BenchConfig) -> list[str]:
@@ -52,17 +66,17 @@ def choose_prompts(config: BenchConfig) -> list[str]:
 def measure_services(config: BenchConfig, prompts: Sequence[str]) -> Measurement:
     """Raises a PacelineError where the services do not start, do not answer, or do not fit the flags."""
     if config.router:
-        return Measurement(asyncio.run(_run_all(config, prompts, config.router, lambda: None)))
+        return Measurement(_run_all(config, prompts, config.router, lambda: None), len(prompts))
     before: dict[str, ServiceUsage] = {}
     with Fleet(config.fleet(dtype=config.dtype or _DEFAULT_DTYPE)) as fleet:
 
         def on_start() -> None:
             before.update({process.name: process.usage() for process in fleet.processes})
 
-        runs = asyncio.run(_run_all(config, prompts, fleet.router_address, on_start))
+        runs = _run_all(config, prompts, fleet.router_address, on_start)
         after = {process.name: process.usage() for process in fleet.processes}
     figures = [ServiceFigures(name, used.rss_bytes, used.cpu_s - before[name].cpu_s) for name, used in after.items()]
-    return Measurement(runs, tuple(figures))
+    return Measurement(runs, len(prompts), tuple(figures))
 
 
 def measure_in_process(config: BenchConfig, prompts: Sequence[str]) -> Measurement:
@@ -72,28 +86,51 @@ def measure_in_process(config: BenchConfig, prompts: Sequence[str]) -> Measureme
 
     loop = InProcessLoop(config, prompts, dtype=config.dtype or _DEFAULT_DTYPE)
     runs = []
-    with _progress(config, prompts) as bar:
-        for repeat, mode in _schedule(config):
-            bar.set_description(mode)
-            runs.append(loop.run(mode, repeat=repeat, on_end=bar.update))
-    return Measurement(tuple(runs))
+    schedule = _schedule(config, len(prompts))
+    with tqdm(total=len(schedule) * len(prompts), unit="request", disable=None) as bar:
+        for part in schedule:
+            bar.set_description(part.variant.label)
+            runs.append(loop.run(part.variant, repeat=part.repeat, on_end=bar.update))
+    return Measurement(tuple(runs), len(prompts))
 
 
-async def _run_all(
+def _run_all(
     config: BenchConfig, prompts: Sequence[str], address: str, on_start: Callable[[], None]
 ) -> tuple[Run, ...]:
+    workload = Workload(address, tuple(prompts), tuple(config.sampling(i) for i in range(len(prompts))))
+    schedule = _schedule(config, len(prompts))
+    num_processes = config.client_processes or max(map(processes_for, config.concurrencies))
+    asyncio.run(_prepare(config, workload))
+    on_start()
     runs = []
-    async with AsyncPacelineClient(address) as client:
-        await _check_fit(config, client)
-        loop = ClosedLoop(client, config, prompts)
-        for mode in config.compare:
-            await loop.warm_up(mode)
-        on_start()
-        with _progress(config, prompts) as bar:
-            for repeat, mode in _schedule(config):
-                bar.set_description(mode)
-                runs.append(await loop.run(mode, repeat=repeat, on_end=bar.update))
+    with (
+        LoadGenerator(workload, num_processes) as generator,
+        tqdm(total=sum(part.num_requests for part in schedule), unit="request", disable=None) as bar,
+    ):
+        for part in schedule:
+            bar.set_description(f"{part.variant.label} at {part.concurrency}")
+            run = generator.run(
+                part.variant,
+                part.num_requests,
+                concurrency=part.concurrency,
+                repeat=part.repeat,
+                on_progress=functools.partial(_advance, bar, bar.n),
+            )
+            runs.append(run)
     return tuple(runs)
+
+
+def _advance(bar: tqdm, num_done: int, num_started: int) -> None:
+    bar.update(num_done + num_started - bar.n)
+
+
+async def _prepare(config: BenchConfig, workload: Workload) -> None:
+    """One short request of each variant, which is not measured. Raises a PacelineError where it fails."""
+    async with AsyncPacelineClient(workload.address) as client:
+        await _check_fit(config, client)
+        sampling = Sampling(max_tokens=min(_WARM_UP_TOKENS, config.max_tokens), temperature=0.0)
+        for variant in config.variants():
+            await client.generate(workload.messages(0), sampling=sampling, options=variant.options()).result()
 
 
 async def _check_fit(config: BenchConfig, client: AsyncPacelineClient) -> None:
@@ -108,11 +145,11 @@ async def _check_fit(config: BenchConfig, client: AsyncPacelineClient) -> None:
             )
 
 
-def _schedule(config: BenchConfig) -> list[tuple[int, str]]:
-    """(repeat, mode), interleaved: what else the machine does then hits all modes alike."""
-    return [(repeat, mode) for repeat in range(config.repeat) for mode in config.compare]
-
-
-def _progress(config: BenchConfig, prompts: Sequence[str]) -> AbstractContextManager[tqdm]:
-    total = len(prompts) * len(config.compare) * config.repeat
-    return tqdm(total=total, unit="request", disable=None)
+def _schedule(config: BenchConfig, num_prompts: int) -> list[_Part]:
+    """The variants are interleaved: what else the machine does then hits all alike."""
+    return [
+        _Part(variant, concurrency, repeat, config.num_requests(concurrency, num_prompts))
+        for concurrency in config.concurrencies
+        for repeat in range(config.repeat)
+        for variant in config.variants()
+    ]
