@@ -45,6 +45,10 @@ class TargetConfig:
     mem_fraction_static: float = flag(
         0.75, help="share of a GPU's memory for all that the target keeps there; a draft's is 0.15"
     )
+    disable_cuda_graph: bool = flag(False, help="launch every step's kernels one by one; only useful on a GPU to debug")
+    cuda_graph_max_rows: int = flag(
+        1024, help="rows of the largest step that is captured as a CUDA graph; a larger one launches its kernels"
+    )
     context_length: int | None = flag(None, help="tokens of a request, prompt and output; unset: the model's own")
 
     speculative_tree_deadline_ms: float | None = flag(
@@ -53,7 +57,7 @@ class TargetConfig:
     speculative_draft_timeout_s: float = flag(5.0, help="seconds without an answer after which a draft counts as lost")
 
     def __post_init__(self) -> None:
-        for name in ("tp_size", "page_size", "chunked_prefill_size", "max_running_requests"):
+        for name in ("tp_size", "page_size", "chunked_prefill_size", "max_running_requests", "cuda_graph_max_rows"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         rows = max(self.max_running_requests, self.chunked_prefill_size)
         require(self.max_rows_per_step >= rows, "max_rows_per_step", self.max_rows_per_step, f"at least {rows}")

@@ -19,8 +19,6 @@ from kernels.ops import Ops
 from target_service.capacity import CPU_POOL_BYTES, choose_pages, memory_needs, pool_flags
 from target_service.config import TargetConfig
 
-_MOST_GRAPH_ROWS = 1024  # a step of more rows takes so long that its launches cost nothing
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedRank:
@@ -62,8 +60,8 @@ def load_rank(config: TargetConfig, rank: int, init_method: str) -> LoadedRank:
             tp=tp,
         )
         cache = model.make_cache(_agree_on_pages(config, model, tp), config.page_size)
-        if ops.supports_graphs:
-            model.capture(cache, min(config.max_rows_per_step, _MOST_GRAPH_ROWS))
+        if ops.supports_graphs and not config.disable_cuda_graph:
+            model.capture(cache, min(config.max_rows_per_step, config.cuda_graph_max_rows))
     return LoadedRank(model, cache, ops, tp)
 
 
