@@ -7,12 +7,23 @@ import torch
 from torch import Tensor
 
 from kernels.growth import GrowingTrees
-from kernels.ops import AttentionBatch, AttentionBuffers, AttentionLimits, AttentionPlan, HeadNorms
+from kernels.ops import (
+    AttentionBatch,
+    AttentionBuffers,
+    AttentionLimits,
+    AttentionPlan,
+    HeadNorms,
+    PendingWalk,
+    SamplingBatch,
+    TreeBatch,
+    WalkLimits,
+)
 from kernels.reference.ops import ReferenceOps
 from kernels.triton_ops import activation, grow, kv, norm, philox, rope, select
 from kernels.triton_ops.attention import TritonAttention
 from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
 from kernels.triton_ops.rows import gather_rows, scatter_rows
+from kernels.triton_ops.walk import Walker
 
 
 class TritonOps(ReferenceOps):
@@ -27,6 +38,7 @@ class TritonOps(ReferenceOps):
     def __init__(self, device: torch.device | str = "cuda") -> None:
         super().__init__(device)
         self._attention = TritonAttention(self.device)
+        self._walker = Walker(self.device)
         self._pool_tables: dict[tuple[int, ...], kv.PoolTable] = {}
 
     @property
@@ -112,3 +124,9 @@ class TritonOps(ReferenceOps):
 
     def top_k_log_probs(self, scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return super().top_k_log_probs(scores, k) if k > select.MAX_K else select.top_k_log_probs(scores, k)
+
+    def prepare_walk(self, limits: WalkLimits) -> None:
+        self._walker.prepare(limits)
+
+    def start_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> PendingWalk:
+        return self._walker.start(logits, trees, sampling)
