@@ -1,0 +1,185 @@
+"""Matrix products of few rows, which take as long as their weights take to stream from memory.
+
+A program multiplies a block of the weight's rows with all rows of x. So that all multiprocessors stream, and for as
+long as each other, the width is split among programs where the weight has few rows; the last one of a block to finish
+adds their sums up, in the order of the width, so that a result never depends on timing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+MAX_ROWS = 64
+_MAX_TILES = 1 << 14  # blocks whose width is split
+_MAX_SPLITS = 16
+_FIXED_COST = 2  # blocks of the width that a program's start and end cost as much as
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyTile:
+    """How one program streams the weight: block_k values of block_out rows at a time, num_stages of them in flight."""
+
+    block_out: int
+    block_k: int
+    num_stages: int
+    num_warps: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyPlan:
+    """A tile, and the width [values] that each program takes: a multiple of the tile's block_k."""
+
+    tile: SkinnyTile
+    split_width: int
+
+
+class SkinnyLinear:
+    """x [rows, width] @ weight [out, width].T + bias, for up to MAX_ROWS rows of bf16 or fp16, summed in fp32.
+
+    Owns the counters by which programs find out who is last, so that one object serves one stream.
+    """
+
+    def __init__(self, device: torch.device, *, num_sms: int) -> None:
+        self._counters = torch.zeros(_MAX_TILES, dtype=torch.int32, device=device)
+        self._num_sms = num_sms
+
+    @staticmethod
+    def fits(x: Tensor, weight: Tensor) -> bool:
+        """Whether it computes this product."""
+        halves = (torch.bfloat16, torch.float16)
+        return 0 < len(x) <= MAX_ROWS and x.dtype in halves and x.shape[1] % 16 == 0 and weight.is_contiguous()
+
+    def linear(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        out_dtype: torch.dtype | None = None,
+        plan: SkinnyPlan | None = None,
+    ) -> Tensor:
+        """[rows, out] of out_dtype, or x's. plan: None takes ``plan_skinny``'s."""
+        rows, width = x.shape
+        num_out = len(weight)
+        assert self.fits(x, weight) and x.stride(1) == 1 and weight.shape[1] == width
+        plan = plan or plan_skinny(rows, num_out, width, num_sms=self._num_sms)
+        tile = plan.tile
+        block_rows = max(16, triton.next_power_of_2(rows))
+        num_tiles, num_splits = triton.cdiv(num_out, tile.block_out), triton.cdiv(width, plan.split_width)
+        assert num_splits == 1 or num_tiles <= _MAX_TILES
+        out = torch.empty((rows, num_out), dtype=out_dtype or x.dtype, device=x.device)
+        partials = out
+        if num_splits > 1:
+            shape = (num_tiles * num_splits, tile.block_out * block_rows)
+            partials = torch.empty(shape, dtype=torch.float32, device=x.device)
+        _skinny_kernel[(num_tiles, num_splits)](
+            x,
+            weight,
+            out if bias is None else bias,
+            out,
+            partials,
+            self._counters,
+            rows,
+            num_out,
+            width,
+            x.stride(0),
+            plan.split_width,
+            num_splits,
+            HAS_BIAS=bias is not None,
+            IS_SPLIT=num_splits > 1,
+            EVEN_WIDTH=width % tile.block_k == 0,
+            BLOCK_ROWS=block_rows,
+            BLOCK_OUT=tile.block_out,
+            BLOCK_K=tile.block_k,
+            num_stages=tile.num_stages,
+            num_warps=tile.num_warps,
+        )
+        return out
+
+
+@lru_cache(maxsize=1024)
+def plan_skinny(rows: int, num_out: int, width: int, *, num_sms: int) -> SkinnyPlan:
+    """The tile by the number of rows, and the split that lets the busiest multiprocessor finish first."""
+    tile = SkinnyTile(block_out=64, block_k=128, num_stages=5) if rows <= 16 else SkinnyTile(128, 64, 5, num_warps=8)
+    num_tiles = triton.cdiv(num_out, tile.block_out)
+
+    def cost(num_splits: int) -> int:
+        num_blocks = triton.cdiv(triton.cdiv(width, num_splits), tile.block_k)
+        return triton.cdiv(num_tiles * num_splits, num_sms) * (num_blocks + _FIXED_COST)
+
+    num_splits = min(range(1, _MAX_SPLITS + 1), key=cost) if num_tiles <= _MAX_TILES else 1
+    return SkinnyPlan(tile, triton.cdiv(triton.cdiv(width, num_splits), tile.block_k) * tile.block_k)
+
+
+@triton.jit(do_not_specialize=["rows", "num_splits"])
+def _skinny_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    partials_ptr,
+    counters_ptr,
+    rows,
+    num_out,
+    width,
+    x_stride,
+    split_width,
+    num_splits,
+    HAS_BIAS: tl.constexpr,
+    IS_SPLIT: tl.constexpr,
+    EVEN_WIDTH: tl.constexpr,
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_OUT: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    tile = tl.program_id(0)
+    split = tl.program_id(1)
+    outs = tile * BLOCK_OUT + tl.arange(0, BLOCK_OUT)
+    row = tl.arange(0, BLOCK_ROWS)
+    column = tl.arange(0, BLOCK_K)
+    # Past the last output the last weight is read again, so that whole blocks need no mask; nothing of it is stored.
+    weight_at = weight_ptr + tl.minimum(outs, num_out - 1).to(tl.int64)[:, None] * width + column[None, :]
+    x_at = x_ptr + row[:, None] * x_stride + column[None, :]
+    is_row = (row < rows)[:, None]
+    total = tl.zeros((BLOCK_OUT, BLOCK_ROWS), tl.float32)
+    start = split * split_width
+    for k in range(start, tl.minimum(start + split_width, width), BLOCK_K):
+        if EVEN_WIDTH:
+            weight = tl.load(weight_at + k)
+            x = tl.load(x_at + k, mask=is_row, other=0.0)
+        else:
+            is_column = (k + column < width)[None, :]
+            weight = tl.load(weight_at + k, mask=is_column, other=0.0)
+            x = tl.load(x_at + k, mask=is_row & is_column, other=0.0)
+        total = tl.dot(weight, tl.trans(x), total)
+    if IS_SPLIT:
+        lane = tl.arange(0, BLOCK_OUT)[:, None] * BLOCK_ROWS + row[None, :]
+        tile_ptr = partials_ptr + tile * num_splits * (BLOCK_OUT * BLOCK_ROWS)
+        tl.store(tile_ptr + split * (BLOCK_OUT * BLOCK_ROWS) + lane, total)
+        tl.debug_barrier()
+        num_before = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
+        if num_before == num_splits - 1:
+            total = tl.zeros((BLOCK_OUT, BLOCK_ROWS), tl.float32)
+            for part in range(num_splits):
+                total += tl.load(tile_ptr + part * (BLOCK_OUT * BLOCK_ROWS) + lane, cache_modifier=".cg")
+            tl.store(counters_ptr + tile, 0)
+            _store(total, bias_ptr, out_ptr, outs, row, rows, num_out, HAS_BIAS)
+    else:
+        _store(total, bias_ptr, out_ptr, outs, row, rows, num_out, HAS_BIAS)
+
+
+@triton.jit
+def _store(total, bias_ptr, out_ptr, outs, row, rows, num_out, HAS_BIAS: tl.constexpr):
+    """total [BLOCK_OUT, BLOCK_ROWS] fp32 -> out [rows, num_out]."""
+    total = tl.trans(total)
+    if HAS_BIAS:
+        total += tl.load(bias_ptr + outs, mask=outs < num_out, other=0.0).to(tl.float32)[None, :]
+    at = out_ptr + row.to(tl.int64)[:, None] * num_out + outs[None, :]
+    mask = (row < rows)[:, None] & (outs < num_out)[None, :]
+    tl.store(at, total.to(out_ptr.dtype.element_ty), mask=mask)
