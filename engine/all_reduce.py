@@ -25,7 +25,9 @@ class OneShotSum:
     def __init__(self, device: torch.device, *, most_bytes: int) -> None:
         """To be made by all ranks of torch.distributed's default group at once."""
         self._most_bytes = most_bytes
-        self._group = dist.group.WORLD.group_name
+        world = dist.group.WORLD
+        assert world is not None
+        self._group = world.group_name
         self._buffer = symmetric_memory.empty(most_bytes, dtype=torch.uint8, device=device)
         symmetric_memory.rendezvous(self._buffer, self._group)
         self._buffers = {dtype: self._buffer.view(dtype) for dtype in _DTYPES}

@@ -38,6 +38,7 @@ def plans(vocab_size: int) -> list[StepPlan]:
 def run(tp: TpGroup, model_path: Path, head_path: Path) -> dict[str, np.ndarray]:
     """Rank 0's logits and features of each step; followers get {} and learn each plan by broadcast."""
     torch.set_num_threads(1)
+    assert tp.least(np.array([5 + tp.rank, 5 - tp.rank])).tolist() == [5, 6 - tp.size]
     model = TargetModel.load(
         model_path, head_path=head_path, dtype=torch.float32, ops=ReferenceOps(), device=torch.device("cpu"), tp=tp
     )

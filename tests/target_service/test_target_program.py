@@ -6,10 +6,12 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from paceline.config import to_argv
 from paceline.rpc import open_channel
@@ -131,3 +133,46 @@ def test_a_signal_to_its_process_group_ends_all_ranks_in_order(start, number):
     assert code == 0, errors
     _, alive = psutil.wait_procs(workers, timeout=20)
     assert not alive
+
+
+def plans_left() -> list[Path]:
+    """Shared memory of ranks that nobody freed."""
+    return list(Path("/dev/shm").glob("paceline-plans-*"))
+
+
+needs_two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+
+
+@pytest.mark.gpu
+@needs_two_gpus
+async def test_two_gpus_give_the_tokens_of_one(start):
+    found = []
+    for flags in ({"device": "cuda:1"}, {"device": "cuda", "tp_size": 2}):
+        program = start(**flags)
+        async with router_of(program.address()) as router:
+            for number in range(1, 7):
+                await router.submit(submission(number, random_prompt(9 * number, seed=number), max_tokens=40))
+            found.append([got.tokens for got in await router.finish(*range(1, 7))])
+        program.process.send_signal(signal.SIGTERM)
+        code, errors = program.end()
+        assert code == 0, errors
+    assert found[0] == found[1]
+
+
+@pytest.mark.gpu
+@needs_two_gpus
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_the_loss_of_a_gpu_rank_in_mid_step_ends_all_within_two_seconds(start, lost):
+    program = start(device="cuda", tp_size=2)
+    async with router_of(program.address()) as router:
+        for number in range(1, 5):
+            await router.submit(submission(number, random_prompt(4, seed=number), max_tokens=240))
+        await router.read()
+        processes = [psutil.Process(program.process.pid), *program.workers()]
+        processes[lost].kill()
+        killed_s = time.monotonic()
+        _, alive = psutil.wait_procs(processes[1:], timeout=10)
+        assert program.process.wait(10) != 0
+        assert time.monotonic() - killed_s < 2
+    assert not alive
+    assert not plans_left()
