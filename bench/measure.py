@@ -120,7 +120,7 @@ def _run_all(
     return tuple(runs)
 
 
-def _advance(bar: tqdm, num_done: int, num_started: int) -> None:
+def _advance(bar: tqdm, num_done: float, num_started: int) -> None:
     bar.update(num_done + num_started - bar.n)
 
 
