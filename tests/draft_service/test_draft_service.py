@@ -48,6 +48,16 @@ async def test_a_session_is_refused_when_the_draft_is_full_and_says_so(serve: Se
         assert (await target.status(4)).code == SessionCode.OK
 
 
+async def test_a_session_is_refused_when_the_pool_is_full_and_taken_once_pages_are_free(serve: Serve) -> None:
+    async with serve(max_total_tokens=256) as running:  # room for two sessions of 64 tokens and their scratch
+        target = await running.connect()
+        await target.send(open=[(1, 64), (2, 64), (3, 64)])
+        codes = [(await target.status(session)).code for session in (1, 2, 3)]
+        assert codes == [SessionCode.OK, SessionCode.OK, SessionCode.FULL]
+        await target.send(release=[2], open=[(4, 64)])
+        assert (await target.status(4)).code == SessionCode.OK
+
+
 async def test_the_end_of_a_stream_frees_what_it_held(serve: Serve) -> None:
     async with serve() as running:
         start = running.service.info.num_pages
