@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from draft_service.config import DraftConfig
+from engine.device_drafter import MAX_BEAM_ROWS
 from engine.head_model import HeadModel
 from engine.memory import MemoryNeeds, PoolFlags, PoolUse, choose_num_pages, find_room, workspace_bytes
 from engine.pages import pages_for
@@ -15,7 +16,7 @@ _CPU_POOL_BYTES = 128 << 20
 
 def memory_needs(config: DraftConfig, model: HeadModel) -> MemoryNeeds:
     workspace = workspace_bytes(
-        config.max_round_rows + config.max_bulk_rows,
+        max(config.max_round_rows + config.max_bulk_rows, MAX_BEAM_ROWS),
         vocab_size=model.config.draft_vocab_size,
         hidden_size=model.config.hidden_size,
         inner_size=model.config.intermediate_size,

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 from paceline.config import flag, require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
+from paceline.errors import ConfigError, InvalidInputError
 from paceline.logs import LEVELS
+from paceline.types import TreeShape
 
 DTYPES = ("bfloat16", "float16", "float32")
 KERNEL_BACKENDS = ("auto", "triton", "flashinfer", "reference", "cpu")
+_GRAPH_SHAPES = "2,1,3;2,3,5;3,1,4;5,1,6;5,4,16;7,8,32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,16 @@ class DraftConfig:
     context_length: int | None = flag(None, help="tokens of one session at most; unset: the target's")
     max_round_rows: int = flag(512, help="rows of one step that extend sessions which wait for a tree")
     max_bulk_rows: int = flag(64, help="rows of one step from prompts, flushes and replays, beside the others")
+    cuda_graph_shapes: str = flag(
+        _GRAPH_SHAPES,
+        help="on a GPU: steps,topk,tokens of each tree that is captured, which serves smaller ones, too; ';' between",
+    )
+    disable_cuda_graph: bool = flag(False, help="on a GPU: launch every kernel from the host")
+
+    @property
+    def graph_shapes(self) -> tuple[TreeShape, ...]:
+        """Raises ConfigError for a shape that is none."""
+        return tuple(_graph_shape(part) for part in self.cuda_graph_shapes.split(";") if part)
 
     def __post_init__(self) -> None:
         require(0 <= self.port < 65536, "port", self.port, "0 to 65535")
@@ -52,3 +65,14 @@ class DraftConfig:
         require(0 < self.mem_fraction_static < 1, "mem_fraction_static", self.mem_fraction_static, "between 0 and 1")
         enough = self.max_round_rows >= self.max_bulk_rows
         require(enough, "max_round_rows", self.max_round_rows, f"at least --max-bulk-rows, {self.max_bulk_rows}")
+        self.graph_shapes  # noqa: B018 - refuses what is no shape
+
+
+def _graph_shape(text: str) -> TreeShape:
+    try:
+        num_steps, eagle_topk, num_draft_tokens = (int(number) for number in text.split(","))
+        return TreeShape(num_steps, eagle_topk, num_draft_tokens)
+    except ValueError as error:
+        raise ConfigError(f"--cuda-graph-shapes: {text!r} is no shape; write three numbers, like 5,4,16") from error
+    except InvalidInputError as error:
+        raise ConfigError(f"--cuda-graph-shapes {text}: {error}") from error

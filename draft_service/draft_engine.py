@@ -14,6 +14,7 @@ from draft_service.replies import Replies, SessionCode, SessionReply, SyncReply
 from draft_service.rows import Rows
 from draft_service.session import Ask, Session, Work
 from draft_service.sessions import SessionTable
+from engine.device_drafter import DeviceDrafter
 from engine.drafter import Drafter, ExtendItem, ProposeParams
 from engine.wire import to_tensor
 from paceline.tree import DraftTree
@@ -45,7 +46,7 @@ class DraftEngine:
     """Owns the sessions and the drafter. One thread only; ``apply`` all events that wait, then ``step``."""
 
     def __init__(
-        self, drafter: Drafter, table: SessionTable, *, limits: StepLimits, clock: Callable[[], float]
+        self, drafter: Drafter | DeviceDrafter, table: SessionTable, *, limits: StepLimits, clock: Callable[[], float]
     ) -> None:
         self.table = table
         self.propose_ms = Average()

@@ -15,6 +15,7 @@ from draft_service.batcher import StepLimits
 from draft_service.capacity import choose_pages, memory_needs
 from draft_service.config import DraftConfig
 from draft_service.draft_engine import DraftEngine
+from draft_service.drafting import load_drafter
 from draft_service.engine_loop import EngineLoop
 from draft_service.events import Drain
 from draft_service.front import Front
@@ -25,10 +26,8 @@ from draft_service.round_board import RoundBoard
 from draft_service.servicer import SERVICE_NAME, DraftServicer
 from draft_service.sessions import SessionTable
 from draft_service.streams import StreamHub
-from draft_service.warm_up import warm_up
 from engine.config import load_model_config
 from engine.device import choose_device
-from engine.drafter import Drafter
 from engine.head_model import HeadModel
 from engine.pages import PageAllocator
 from engine.wire import dtype_named
@@ -60,9 +59,8 @@ class LoadedDraft:
         model = HeadModel.load(head_path, model_path, dtype=dtype_named(config.dtype), ops=ops, device=device)
         num_pages = choose_pages(config, memory_needs(config, model), device=device, context_length=context_length)
         limits = StepLimits(config.max_round_rows, config.max_bulk_rows)
-        drafter = Drafter(model, model.make_cache(num_pages, config.page_size), limits.max_rows)
         allocator = PageAllocator(num_pages, config.page_size)
-        warm_up(drafter, allocator, feature_size=model.config.hidden_size)
+        drafter = load_drafter(config, model, allocator)
         table = SessionTable(allocator, max_sessions=config.max_running_requests, context_length=context_length)
         engine = DraftEngine(drafter, table, limits=limits, clock=time.perf_counter)
         info = describe_draft(config, model, target, num_pages=num_pages, context_length=context_length)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from engine.device_drafter import DeviceDrafter
 from engine.drafter import Drafter, ExtendItem, ProposeParams
 from engine.pages import PageAllocator, PageTable
 from paceline.types import MAX_SCRATCH_NODES
@@ -14,7 +15,7 @@ _SHAPES = ((5, 1, 6), (5, 4, 16))
 _TEMPERATURES = (0.0, 1.0)
 
 
-def warm_up(drafter: Drafter, allocator: PageAllocator, *, feature_size: int) -> None:
+def warm_up(drafter: Drafter | DeviceDrafter, allocator: PageAllocator, *, feature_size: int) -> None:
     """A short prompt with a chain and with a tree, greedy and sampled. Leaves all pages free."""
     table = PageTable(allocator)
     try:

@@ -20,7 +20,7 @@ from kernels.growth import GrowthShape
 from paceline.tree import MAX_NODES, DraftTree
 from paceline.types import TreeShape
 
-_MAX_BEAM_ROWS = 2048
+MAX_BEAM_ROWS = 2048  # of one level, all sessions together
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class DeviceDrafter:
         )
         self._extend = ExtendForward(model, cache, max_rows=limits.max_rows, last_hidden=last_hidden)
         self._growth = GrowthForward(
-            model, cache, max_sessions=limits.max_sessions, max_rows=_MAX_BEAM_ROWS, last_hidden=last_hidden
+            model, cache, max_sessions=limits.max_sessions, max_rows=MAX_BEAM_ROWS, last_hidden=last_hidden
         )
         self._shapes: list[GrowthShape] = []
         self._nodes = _NodesCopy(limits.max_sessions, model.device)

@@ -69,8 +69,15 @@ class GrowthForward:
                 head_dim=config.head_dim,
             )
         )
-        columns = [torch.zeros(max_rows, dtype=torch.int64, device=device) for _ in range(4)]
-        self._rows = BeamRows(*columns, self._attention.ancestors, self._attention.local_len)
+        tokens, parent_rows, positions, slots = torch.zeros((4, max_rows), dtype=torch.int64, device=device)
+        self._rows = BeamRows(
+            tokens=tokens,
+            parent_rows=parent_rows,
+            positions=positions,
+            slots=slots,
+            ancestors=self._attention.ancestors,
+            local_len=self._attention.local_len,
+        )
         self._captured: dict[GrowthKey, _Growth] = {}
 
     @property
