@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import triton.language as tl
 from torch import Tensor
 
 from kernels.ops import AttentionBatch, AttentionLimits
@@ -20,7 +21,9 @@ from kernels.triton_ops.attention_tuning import AttentionTuning, TileTuning, nex
 from kernels.triton_ops.attention_units import UnitRule
 
 _CPU_SMS = 2  # where Triton interprets
-_COMBINE_VALUES = 8192  # fp32 that a combining program holds at once
+_COMBINE_VALUES = (
+    4096  # fp32 that a combining program holds at once: with twice as many, two programs share an SM, not three
+)
 
 
 class TritonAttentionBuffers:
@@ -151,7 +154,8 @@ class TritonAttentionPlan:
     def run(self, q: Tensor, k_cache: Tensor, v_cache: Tensor) -> Tensor:
         buffers, shape, tile = self._buffers, self._shape, self._shape.tuning
         assert len(q) == self._num_rows, "the plan is for another number of rows"
-        assert q.stride(2) == k_cache.stride(2) == v_cache.stride(2) == 1, "values of a head must lie side by side"
+        assert q.stride(2) == k_cache.stride(2) == 1, "values of a head must lie side by side"
+        assert k_cache.stride() == v_cache.stride(), "K and V must have the same layout"
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         tables = buffers.tables
         width = block_d(shape.head_dim)
@@ -189,10 +193,9 @@ class TritonAttentionPlan:
             q.stride(1),
             k_cache.stride(0),
             k_cache.stride(1),
-            v_cache.stride(0),
-            v_cache.stride(1),
             BLOCK_KV=tile.block_for(shape.head_dim, q.itemsize),
             PAGE_SIZE=shape.page_size,
+            INDEX=tl.int32 if k_cache.shape[0] * k_cache.stride(0) < 2**31 else tl.int64,
             FIXED_SPLIT=shape.fixed_split,
             FUSED_COMBINE=tile.fused_combine,
             num_warps=tile.num_warps,

@@ -31,10 +31,8 @@ def attend(
     scale,
     q_row_stride,
     q_head_stride,
-    k_slot_stride,
-    k_head_stride,
-    v_slot_stride,
-    v_head_stride,
+    slot_stride,  # of both caches
+    head_stride,
     GROUP: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     LANES: tl.constexpr,
@@ -42,6 +40,7 @@ def attend(
     HEAD_DIM: tl.constexpr,
     BLOCK_D: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
+    INDEX: tl.constexpr,  # the integer type that counts a cache's values
     FIXED_SPLIT: tl.constexpr,  # positions of a split, 0: as many as the tile's splits share evenly
     FUSED_COMBINE: tl.constexpr,
     COMBINE_LANES: tl.constexpr,
@@ -49,6 +48,8 @@ def attend(
 ):
     head = tl.program_id(0)
     num_heads = tl.num_programs(0) * GROUP
+    k_head = k_cache + head * head_stride
+    v_head = v_cache + head * head_stride
     num_units = tl.load(counts)
     for unit in range(tl.program_id(1), num_units, tl.num_programs(1)):
         request = tl.load(units + unit * 4)
@@ -91,28 +92,28 @@ def attend(
         top = tl.full([LANES], float("-inf"), tl.float32)
         total = tl.zeros([LANES], tl.float32)
         mixed = tl.zeros([LANES, BLOCK_D], tl.float32)
+        # A block's page ids are loaded one block ahead: their wait would else come before that of its keys.
+        column = tl.arange(0, BLOCK_KV)
+        page = _pages(pages, begin * BLOCK_KV + column, stop, PAGE_SIZE)
         for block in range(begin, end):
-            pos = block * BLOCK_KV + tl.arange(0, BLOCK_KV)
-            is_pos = pos < stop
-            page = tl.load(pages + pos.to(tl.uint32) // PAGE_SIZE, mask=is_pos, other=0).to(tl.int64)
-            slot = page * PAGE_SIZE + pos.to(tl.uint32) % PAGE_SIZE
-            is_kv = is_pos[:, None] & (dim < HEAD_DIM)[None, :]
-            k_at = slot * k_slot_stride + head * k_head_stride
-            keys = tl.load(k_cache + k_at[:, None] + dim[None, :], mask=is_kv, other=0.0)
+            pos = block * BLOCK_KV + column
+            is_kv = (pos < stop)[:, None] & (dim < HEAD_DIM)[None, :]
+            kv_at = (page.to(INDEX) * PAGE_SIZE + (pos.to(tl.uint32) % PAGE_SIZE).to(INDEX)) * slot_stride
+            page = _pages(pages, pos + BLOCK_KV, stop, PAGE_SIZE)
+            keys = tl.load(k_head + kv_at[:, None] + dim[None, :], mask=is_kv, other=0.0)
+            values = tl.load(v_head + kv_at[:, None] + dim[None, :], mask=is_kv, other=0.0)
             scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
             if (block + 1) * BLOCK_KV > dense:
                 bit = pos - prefix
                 word = tl.where((bit < 32)[None, :], path_low[:, None], path_high[:, None])
                 in_path = (bit >= 0)[None, :] & (((word >> (bit & 31)[None, :]) & 1) != 0)
-                sees = is_pos[None, :] & ((pos[None, :] < seen[:, None]) | in_path)
+                sees = (pos < stop)[None, :] & ((pos[None, :] < seen[:, None]) | in_path)
                 scores = tl.where(sees, scores, float("-inf"))
             new_top = tl.maximum(top, tl.max(scores, 1))
             shift = tl.where(new_top == float("-inf"), 0.0, new_top)
             weights = tl.exp2(scores - shift[:, None])
             decay = tl.exp2(top - shift)
             total = total * decay + tl.sum(weights, 1)
-            v_at = slot * v_slot_stride + head * v_head_stride
-            values = tl.load(v_cache + v_at[:, None] + dim[None, :], mask=is_kv, other=0.0)
             mixed = mixed * decay[:, None]
             mixed = tl.dot(weights.to(values.dtype), values, mixed, input_precision="ieee")
             top = new_top
@@ -207,6 +208,12 @@ def combine(
                 COMBINE_LANES,
                 COMBINE_SPLITS,
             )
+
+
+@triton.jit
+def _pages(pages, pos, stop, PAGE_SIZE: tl.constexpr):
+    """Of positions, 0 from stop on."""
+    return tl.load(pages + pos.to(tl.uint32) // PAGE_SIZE, mask=pos < stop, other=0)
 
 
 @triton.jit

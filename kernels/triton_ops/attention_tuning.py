@@ -33,7 +33,7 @@ class AttentionTuning:
     """narrow is for decode rows and small trees, wide for large trees and chunks."""
 
     narrow: TileTuning = field(default=TileTuning(16, 64, 4, 3, fused_combine=True, max_ctas_per_sm=64))
-    wide: TileTuning = field(default=TileTuning(64, 64, 4, 3, fused_combine=False, max_ctas_per_sm=8))
+    wide: TileTuning = field(default=TileTuning(64, 32, 4, 3, fused_combine=False, max_ctas_per_sm=8))
     wide_gain: float = 1.5  # wide where narrow tiles would read more than this times the KV
     split_ctas_per_sm: int = 2  # programs that the splits aim at
     min_split_len: int = 256  # positions: a shorter split costs more than it hides
