@@ -113,8 +113,8 @@ class TritonOps(ReferenceOps):
         return TritonAttentionBuffers(limits, self.device)
 
     def gumbel(self, seeds: np.ndarray, positions: np.ndarray, ids: Tensor) -> Tensor:
-        on_device = [torch.from_numpy(a).to(self.device) for a in (seeds.view(np.int64), positions)]
-        return philox.gumbel_rows(*on_device, ids.expand(len(seeds), -1))
+        bits, where = (torch.from_numpy(array).to(self.device) for array in (seeds.view(np.int64), positions))
+        return philox.gumbel_rows(bits, where, ids.expand(len(seeds), -1))
 
     def gumbel_rows(self, seeds: Tensor, positions: Tensor, ids: Tensor) -> Tensor:
         return philox.gumbel_rows(seeds, positions, ids)
