@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from kernels.backends import load_ops
-from kernels.ops import Ops, SamplingBatch, TreeBatch, WalkLimits
+from kernels.ops import Ops, PendingWalk, SamplingBatch, TreeBatch, WalkLimits
 
 _BYTES_PER_US = 4.3e6
 _SLEEP_CYCLES = 2_000_000  # about 1 ms: longer than the host takes to queue two calls
