@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.ops import Ops
 
-_COLD_BYTES = 256 << 20  # copies of a weight add up to this: 5 times the L2 cache of an H200
+COLD_BYTES = 256 << 20  # copies of a weight add up to this: 5 times the L2 cache of an H200
 _NUM_AUX = 3
 _MOVES_PER_REQUEST = 3
 _TREE_NODES = 16  # rows of a tree: fewer rows than that move nothing
@@ -32,8 +32,8 @@ class ModelShape:
     draft_vocab: int = 16384
 
     @property
-    def linears(self) -> dict[str, tuple[int, int]]:
-        """The products of one layer and of the feature fusion: [out, in]."""
+    def weights(self) -> dict[str, tuple[int, int]]:
+        """Those of one layer, of the feature fusion, and of the target's and the head's logits: [out, in]."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         return {
             "qkv": (q + 2 * kv, self.hidden),
@@ -41,6 +41,8 @@ class ModelShape:
             "gate_up": (2 * self.inner, self.hidden),
             "down": (self.hidden, self.inner),
             "fc": (self.hidden, _NUM_AUX * self.hidden),
+            "logits": (self.vocab, self.hidden),
+            "draft logits": (self.draft_vocab, self.hidden),
         }
 
 
@@ -82,10 +84,10 @@ class OpCases:
         }
         if self._rows >= _TREE_NODES:
             makers["move_rows"] = self._move_rows
-        for name, (num_out, width) in self._shape.linears.items():
-            makers[f"linear {name}"] = partial(self._product, self._ops.linear, num_out, width)
-        makers["logits"] = partial(self._product, self._ops.logits, self._shape.vocab, self._shape.hidden)
-        makers["draft logits"] = partial(self._product, self._ops.logits, self._shape.draft_vocab, self._shape.hidden)
+        for name, (num_out, width) in self._shape.weights.items():
+            is_logits = name.endswith("logits")
+            product = self._ops.logits if is_logits else self._ops.linear
+            makers[name if is_logits else f"linear {name}"] = partial(self._product, product, num_out, width)
         for name, make in makers.items():
             if name.startswith(tuple(prefixes)):
                 yield name, make()
@@ -163,7 +165,7 @@ class OpCases:
 
     def _product(self, product: Callable[[Tensor, Tensor], Tensor], num_out: int, width: int) -> OpCase:
         """Enough copies of the weight take turns that none is in the L2 cache when it is used."""
-        copies = max(2, -(-_COLD_BYTES // (2 * num_out * width)))
+        copies = max(2, -(-COLD_BYTES // (2 * num_out * width)))
         x = self._random(self._rows, width)
         weights = [self._ops.prepare_weight(self._random(num_out, width)) for _ in range(copies)]
         out = product(x, weights[0])
