@@ -29,6 +29,7 @@ from draft_service.streams import StreamHub
 from engine.config import load_model_config
 from engine.device import choose_device
 from engine.head_model import HeadModel
+from engine.memory import refusing_exhaustion
 from engine.pages import PageAllocator
 from engine.wire import dtype_named
 from paceline.errors import UnavailableError
@@ -56,11 +57,12 @@ class LoadedDraft:
         target = load_model_config(model_path)
         context_length = target.context_length(config.context_length)
         device, ops = choose_device(config.device, config.kernel_backend, num_threads=config.num_threads)
-        model = HeadModel.load(head_path, model_path, dtype=dtype_named(config.dtype), ops=ops, device=device)
-        num_pages = choose_pages(config, memory_needs(config, model), device=device, context_length=context_length)
         limits = StepLimits(config.max_round_rows, config.max_bulk_rows)
-        allocator = PageAllocator(num_pages, config.page_size)
-        drafter = load_drafter(config, model, allocator)
+        with refusing_exhaustion(device):
+            model = HeadModel.load(head_path, model_path, dtype=dtype_named(config.dtype), ops=ops, device=device)
+            num_pages = choose_pages(config, memory_needs(config, model), device=device, context_length=context_length)
+            allocator = PageAllocator(num_pages, config.page_size)
+            drafter = load_drafter(config, model, allocator)
         table = SessionTable(allocator, max_sessions=config.max_running_requests, context_length=context_length)
         engine = DraftEngine(drafter, table, limits=limits, clock=time.perf_counter)
         info = describe_draft(config, model, target, num_pages=num_pages, context_length=context_length)

@@ -148,12 +148,17 @@ def _join_plans(store: dist.Store, rank: int, size: int, *, spin_s: float) -> Pl
     """Rank 0 makes the ring; once all have attached, its name is gone and the memory goes with the processes."""
     if rank > 0:
         ring = PlanRing(Path(store.get("plans").decode()), reader=rank - 1, spin_s=spin_s)
-        dist.barrier()
+        _meet()
         return ring
     ring = PlanRing.create(size - 1)
     try:
         store.set("plans", str(ring.path))
-        dist.barrier()
+        _meet()
     finally:
         ring.unlink()
     return ring
+
+
+def _meet() -> None:
+    """Returns once all ranks have called it. On the host: torch's own barrier would choose a device."""
+    dist.all_reduce(torch.zeros(1))

@@ -76,7 +76,7 @@ def main() -> None:
     tp = init_tp_group(rank, size, init_method=sys.argv[3], device=device)
     check_sums(tp, device)
     check_gathers(tp, device)
-    dist.barrier()
+    dist.all_reduce(torch.zeros(1))
     print("checked", flush=True)
     os._exit(0)  # as a rank of a target ends
 
