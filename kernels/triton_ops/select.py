@@ -11,7 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 MAX_K = 256
-_FEW = tl.constexpr(16)  # up to here one maximum after the other, above it a partial bitonic sort
+_FEW = tl.constexpr(16)  # up to here one maximum after the other; above it the k-th key is found by its bits
+_CHUNK = 2048
 _NOTHING = tl.constexpr(-(2**63))
 _LOW_BITS = tl.constexpr(2**31 - 1)
 
@@ -35,8 +36,7 @@ def _select(scores: Tensor, k: int, *, log_probs: bool) -> tuple[Tensor, Tensor]
     if not num_rows:
         return values, indices
     padded_k = triton.next_power_of_2(k)
-    chunk = min(triton.next_power_of_2(num_scores), 2048 if k <= _FEW.value else 4096)
-    chunk = max(chunk, padded_k)
+    chunk = max(padded_k, min(triton.next_power_of_2(num_scores), _CHUNK))
     num_chunks = triton.cdiv(num_scores, chunk)
     keys = torch.empty((num_rows, num_chunks, padded_k), dtype=torch.int64, device=device)
     sums = torch.empty((num_rows, num_chunks, 2), dtype=torch.float32, device=device)
@@ -44,7 +44,7 @@ def _select(scores: Tensor, k: int, *, log_probs: bool) -> tuple[Tensor, Tensor]
     _chunk_kernel[(num_rows, num_chunks)](
         scores, scores.stride(0), num_scores, keys, sums, values, indices, k, CHUNK=chunk, **sizes, num_warps=4
     )
-    if num_chunks > 1:
+    if num_chunks > 1 or padded_k > _FEW.value:
         padded = triton.next_power_of_2(num_chunks)
         warps = min(8, max(1, padded * padded_k // 256))
         _merge_kernel[(num_rows,)](keys, sums, values, indices, k, PADDED=padded, **sizes, num_warps=warps)
@@ -70,20 +70,22 @@ def _chunk_kernel(
     chunk = tl.program_id(1)
     index = chunk * CHUNK + tl.arange(0, CHUNK)
     score = tl.load(scores + row * row_stride + index, mask=index < num_scores, other=float("-inf"))
-    best = _largest(tl.where(index < num_scores, _to_keys(score, index), _NOTHING), K)
+    found = tl.where(index < num_scores, _to_keys(score, index), _NOTHING)
     peak = 0.0
     total = 1.0
     if LOG_PROBS:
         peak = tl.max(score)
         total = tl.sum(tl.exp(score - tl.where(peak == float("-inf"), 0.0, peak)))
-    if NUM_CHUNKS == 1:
-        _store(values, indices, row, k, best, peak + tl.log(total), K)
+    place = row * NUM_CHUNKS + chunk
+    if K > _FEW:
+        _gather_largest(found, k, keys + place * K, K)
+    elif NUM_CHUNKS > 1:
+        tl.store(keys + place * K + tl.arange(0, K), _sorted_largest(found, K))
     else:
-        place = row * NUM_CHUNKS + chunk
-        tl.store(keys + place * K + tl.arange(0, K), best)
-        if LOG_PROBS:
-            tl.store(sums + 2 * place, peak)
-            tl.store(sums + 2 * place + 1, total)
+        _store(values, indices, row, k, _sorted_largest(found, K), peak + tl.log(total), K)
+    if LOG_PROBS:
+        tl.store(sums + 2 * place, peak)
+        tl.store(sums + 2 * place + 1, total)
 
 
 @triton.jit(do_not_specialize=["k"])
@@ -109,7 +111,15 @@ def _merge_kernel(
         totals = tl.load(entry + 1, mask=chunk < NUM_CHUNKS, other=0.0)
         peak = tl.max(peaks)
         log_total = peak + tl.log(tl.sum(totals * tl.exp(peaks - peak)))
-    _store(values, indices, row, k, _largest(found, K), log_total, K)
+    if K > _FEW:
+        own = keys + row * NUM_CHUNKS * K
+        tl.debug_barrier()  # all have read before any writes
+        _gather_largest(found, k, own, K)
+        tl.debug_barrier()
+        best = tl.sort(tl.load(own + tl.arange(0, K)), descending=True)
+    else:
+        best = _sorted_largest(found, K)
+    _store(values, indices, row, k, best, log_total, K)
 
 
 @triton.jit
@@ -121,18 +131,35 @@ def _to_keys(score, index):
 
 
 @triton.jit
-def _largest(keys, K: tl.constexpr):
+def _sorted_largest(keys, K: tl.constexpr):
     """The K largest of distinct keys, descending."""
-    if K <= _FEW:
-        place = tl.arange(0, K)
-        best = tl.full([K], _NOTHING, tl.int64)
-        for i in range(K):
-            top = tl.max(keys)
-            best = tl.where(place == i, top, best)
-            keys = tl.where(keys == top, _NOTHING, keys)
-    else:
-        best = tl.topk(keys, K)
+    place = tl.arange(0, K)
+    best = tl.full([K], _NOTHING, tl.int64)
+    for i in range(K):
+        top = tl.max(keys)
+        best = tl.where(place == i, top, best)
+        keys = tl.where(keys == top, _NOTHING, keys)
     return best
+
+
+@triton.jit
+def _gather_largest(keys, k, out, K: tl.constexpr):
+    """Stores the k largest of distinct keys to out, in their order, and _NOTHING after them, up to K."""
+    least = tl.full([], _NOTHING, tl.int64)
+    count = k + 1
+    bit = 63
+    while (bit >= 0) & (count != k):
+        raised = least ^ (tl.full([], 1, tl.int64) << bit)  # the sign's bit is set at first, and clearing it raises
+        above = tl.sum((keys >= raised).to(tl.int32))
+        if above >= k:
+            least = raised
+            count = above
+        bit -= 1
+    chosen = (keys >= least) & (keys > _NOTHING)
+    place = tl.cumsum(chosen.to(tl.int32)) - 1
+    tl.store(out + place, keys, mask=chosen)
+    spare = tl.arange(0, K)
+    tl.store(out + spare, _NOTHING, mask=spare >= tl.sum(chosen.to(tl.int32)))
 
 
 @triton.jit

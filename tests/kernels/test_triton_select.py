@@ -23,7 +23,7 @@ def scores_of(rows: int, columns: int) -> torch.Tensor:
     return scores
 
 
-@pytest.mark.parametrize(("columns", "k"), [(7, 1), (50, 7), (5003, 10), (4999, 16), (300, 40), (300, 256)])
+@pytest.mark.parametrize(("columns", "k"), [(7, 1), (50, 7), (5003, 10), (4999, 16), (60, 40), (2500, 20)])
 def test_top_k_equals_the_reference_ties_included(columns, k):
     scores = scores_of(3, columns)
     values, indices = select.top_k(scores.to(DEVICE), k)
