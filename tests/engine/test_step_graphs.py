@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,31 +10,31 @@ import torch
 
 from engine.graph_capture import replay_by_calling
 from engine.pages import PageAllocator, PageTable
-from engine.plan import StepBuilder, StepPlan, compaction
+from engine.plan import StepBuilder, StepPlan
 from engine.step_graphs import StepGraphs, graph_sizes
 from engine.step_inputs import StepInputs, StepSize
 from engine.target_model import TargetModel
 from engine.tp import TpGroup
 from paceline.tree import DraftTree
 from tests.support.eager_buffers import BufferedOps
+from tests.support.step_plans import NUM_PAGES, PAGE_SIZE, assert_near, mixed_plans
+from tests.support.tiny_target import save_tiny_target
 
 CPU = torch.device("cpu")
 MAX_ROWS = 40
-NUM_PAGES = 32
-PAGE_SIZE = 4
-TREE = DraftTree(np.array([7, 3, 9, 4, 8, 2], np.int32), np.array([-1, 0, 0, 1, 2, 4], np.int32))
 
 
 @pytest.fixture
-def model(head_target: Path, make_head: Callable) -> TargetModel:
+def model(tmp_path: Path) -> TargetModel:
+    tiny = save_tiny_target(tmp_path)
     return TargetModel.load(
-        head_target, head_path=make_head().path, dtype=torch.float32, ops=BufferedOps(), device=CPU, tp=TpGroup()
+        tiny.model_path, head_path=tiny.head_path, dtype=torch.float32, ops=BufferedOps(), device=CPU, tp=TpGroup()
     )
 
 
 @pytest.fixture
 def plans() -> list[StepPlan]:
-    return _plans()
+    return mixed_plans()
 
 
 def test_the_sizes_are_all_nodes_of_a_bucket_and_few_nodes_of_many_rows() -> None:
@@ -53,11 +52,10 @@ def test_captured_steps_give_what_eager_ones_give(model: TargetModel, plans: lis
     model.ops.buffers.ran.clear()
     for plan in plans:
         wanted, found = model.step(plan, eager), model.step(plan, captured)
-        assert found.logits.shape == wanted.logits.shape
-        torch.testing.assert_close(found.logits, wanted.logits, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(found.features, wanted.features, atol=1e-5, rtol=1e-5)
+        assert_near(found.logits, wanted.logits, 1e-5)
+        assert_near(found.features, wanted.features, 1e-5)
         for ours, theirs in zip(captured.pools, eager.pools, strict=True):
-            torch.testing.assert_close(ours[: captured.spare_slot], theirs[: eager.spare_slot], atol=1e-5, rtol=1e-5)
+            assert_near(ours[: captured.spare_slot], theirs[: eager.spare_slot], 1e-5)
     layers = model.config.num_layers
     assert model.ops.buffers.ran[::layers] == [(12, 16), (16, 16), (8, 16), (12, 2), (4, 2), (40, 16)]
 
@@ -140,29 +138,3 @@ def _decode(table: PageTable, committed_len: int, num_moves: int = 0) -> StepPla
     builder.move(np.arange(num_moves) + 5, np.arange(num_moves))
     builder.add_tree(table, DraftTree.single(1), committed_len)
     return builder.build()
-
-
-def _plans() -> list[StepPlan]:
-    """Chunks, decodes and trees, alone and together, with a compaction, as two requests live."""
-    generator = np.random.default_rng(3)
-    first, second, third = (generator.integers(0, 60, size).astype(np.int32) for size in (23, 9, 40))
-    allocator = PageAllocator(NUM_PAGES, PAGE_SIZE)
-    tables = [PageTable(allocator) for _ in range(3)]
-    for table in (tables[0], tables[1], tables[0], tables[2]):
-        table.reserve(table.capacity + 20)
-    tables[2].reserve(40)
-    builders = [StepBuilder(PAGE_SIZE) for _ in range(6)]
-    builders[0].add_chunk(tables[0], first[:10], 0, sample=False)
-    builders[1].add_chunk(tables[0], first[10:17], 10, sample=False)
-    builders[1].add_chunk(tables[1], second, 0, sample=True)
-    builders[2].add_tree(tables[1], DraftTree.single(5), 9)
-    builders[2].add_chunk(tables[0], first[17:], 17, sample=True)
-    builders[3].add_tree(tables[0], TREE, 23)
-    builders[3].add_tree(tables[1], DraftTree.chain([3, 1, 4]), 10)
-    accepted = np.array([0, 2, 4, 5])
-    builders[4].move(*compaction(tables[0], 23, accepted))
-    builders[4].add_tree(tables[0], DraftTree.single(2), 27)
-    builders[4].add_tree(tables[1], DraftTree.single(6), 13)
-    builders[5].add_tree(tables[0], DraftTree.chain([1, 2]), 28)
-    builders[5].add_chunk(tables[2], third[:31], 0, sample=False)
-    return [builder.build() for builder in builders]
