@@ -43,7 +43,7 @@ class TritonAttentionBuffers:
         self._group = limits.num_heads // limits.num_kv_heads
         self._tiles = tuning.tiles(self._group)
         programs = tuning.split_ctas_per_sm * _num_sms(device)
-        self.rule = UnitRule(tuning, self._group, max(1, programs // limits.num_kv_heads))
+        self.rule = UnitRule(tuning, tuple(self._tiles), max(1, programs // limits.num_kv_heads))
         self._fixed_split = 0 if invariant is None else tuning.invariant_split_len
         max_units = max(
             self.rule.max_units(limits.max_rows, rows, max_requests=limits.max_requests) for rows in self._tiles

@@ -43,8 +43,9 @@ class Staging:
         half = self._halves[self._turn]
         self._turn ^= 1
         half.wait()
+        views = half.views
         for name, array in arrays.items():
-            half.views[name][: len(array)] = array
+            views[name][: len(array)] = array
         stop = self._last_start + len(arrays[self._last.name]) * self._last.dtype().itemsize
         self._memory[:stop].copy_(half.memory[:stop], non_blocking=True)
         half.mark()

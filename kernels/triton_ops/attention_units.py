@@ -9,15 +9,13 @@ import numpy as np
 from kernels.ops import AttentionBatch
 from kernels.triton_ops.attention_tuning import AttentionTuning
 
-MAX_SPLITS = 1 << 15
-
 
 @dataclass(frozen=True, slots=True)
 class UnitRule:
     """How the KV of a batch is split: as evenly as the programs allow, or all at the same positions."""
 
     tuning: AttentionTuning
-    group: int  # query heads of one KV head
+    rows: tuple[int, ...]  # of each variant's tiles, ascending
     target_units: int  # units at once that fill the device
 
     def max_units(self, num_rows: int, tile_rows: int, *, max_requests: int) -> int:
@@ -35,42 +33,36 @@ class UnitRule:
 
     def choose_rows(self, batch: AttentionBatch) -> int:
         """Rows a tile: the smaller, unless its tiles would read more than wide_gain times the KV of the larger's."""
-        rows = list(self.tuning.tiles(self.group))
-        few, many = rows[0], rows[-1]
+        few, many = self.rows[0], self.rows[-1]
         if batch.batch_invariant:
             return many
-        q_len = np.diff(batch.q_indptr)
-        if len(q_len) == 0 or int(q_len.max()) <= few:
+        q_len = _lengths(batch.q_indptr)
+        if q_len.max(initial=0) <= few:
             return few
         kv_len = (batch.prefix_len + batch.local_len).astype(np.int64)
-        reads_few, reads_many = int((-(-q_len // few)) @ kv_len), int((-(-q_len // many)) @ kv_len)
+        reads_few, reads_many = -(-q_len // few) @ kv_len, -(-q_len // many) @ kv_len
         return many if reads_few > self.tuning.wide_gain * reads_many else few
 
     def make_units(self, batch: AttentionBatch, tile_rows: int) -> Units:
         """The table of a batch, splits of a tile in a run."""
-        q_len = np.diff(batch.q_indptr)
-        most = int(q_len.max(initial=0))
+        q_len = _lengths(batch.q_indptr)
         kv_len = batch.prefix_len + batch.local_len
-        if most <= tile_rows:
-            request = np.flatnonzero(q_len)
-            first, stop, rows = np.zeros(len(request), np.int64), kv_len[request], q_len[request]
+        if q_len.max(initial=0) <= tile_rows:
+            request = q_len.nonzero()[0]
+            first, stop = np.zeros(len(request), np.int64), kv_len[request]
         else:
             num_tiles = -(-q_len // tile_rows)
-            request = np.repeat(np.arange(len(q_len)), num_tiles)
-            first = (np.arange(len(request)) - np.repeat(np.cumsum(num_tiles) - num_tiles, num_tiles)) * tile_rows
-            rows = q_len[request]
-            unseen = np.maximum(rows - first - tile_rows, 0)
-            stop = kv_len[request] - np.where(batch.is_causal[request], unseen, 0)
-        if len(request) == 0:
-            return Units(np.zeros((0, 4), np.int32), 0)
+            request = np.arange(len(q_len)).repeat(num_tiles)
+            first = (np.arange(len(request)) - (num_tiles.cumsum() - num_tiles).repeat(num_tiles)) * tile_rows
+            unseen = np.maximum(q_len[request] - first - tile_rows, 0)
+            stop = kv_len[request] - unseen * batch.is_causal[request]
         if batch.batch_invariant:
-            splits = np.where(rows <= tile_rows, -(-stop // self.tuning.invariant_split_len), 1)
-        else:
-            split_len = max(self.tuning.min_split_len, -(-int(stop.sum()) // self.target_units))
-            if int(stop.max()) <= split_len:
-                return Units(_unsplit(request, first), 0)
-            splits = -(-stop // split_len)
-        return _split(request, first, np.clip(splits, 1, MAX_SPLITS))
+            splits = np.where(q_len[request] <= tile_rows, -(-stop // self.tuning.invariant_split_len), 1)
+            return _split(request, first, splits)
+        split_len = max(self.tuning.min_split_len, -(-int(stop.sum()) // self.target_units))
+        if stop.max(initial=0) <= split_len:
+            return _unsplit(request, first)
+        return _split(request, first, np.maximum(-(-stop // split_len), 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,23 +73,25 @@ class Units:
     num_partials: int  # splits of split tiles, each with a place in the workspace
 
 
-def _unsplit(request: np.ndarray, first: np.ndarray) -> np.ndarray:
-    table = np.empty((len(request), 4), np.int32)
+def _unsplit(request: np.ndarray, first: np.ndarray) -> Units:
+    table = np.zeros((len(request), 4), np.int32)
     table[:, 0] = request
     table[:, 1] = first
     table[:, 2] = 1 << 16
-    table[:, 3] = 0
-    return table
+    return Units(table, 0)
 
 
 def _split(request: np.ndarray, first: np.ndarray, splits: np.ndarray) -> Units:
-    partials = np.where(splits > 1, splits, 0)
-    ends = np.cumsum(partials)
-    tile = np.repeat(np.arange(len(splits)), splits)
-    split = np.arange(len(tile)) - (np.cumsum(splits) - splits)[tile]
+    partials = splits * (splits > 1)
+    ends = partials.cumsum()
+    tile = np.arange(len(splits)).repeat(splits)
     table = np.empty((len(tile), 4), np.int32)
     table[:, 0] = request[tile]
     table[:, 1] = first[tile]
-    table[:, 2] = split + (splits[tile] << 16)
+    table[:, 2] = np.arange(len(tile)) - (splits.cumsum() - splits)[tile] + (splits[tile] << 16)
     table[:, 3] = (ends - partials)[tile]
-    return Units(table, int(ends[-1]))
+    return Units(table, int(partials.sum()))
+
+
+def _lengths(indptr: np.ndarray) -> np.ndarray:
+    return indptr[1:] - indptr[:-1]
