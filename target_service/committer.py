@@ -18,7 +18,10 @@ class Committer:
         self._window = window
 
     def commit(self, planned: PlannedStep, walk: WalkResult, *, step: int) -> int:
-        """Returns the number of tokens emitted. A request that ends is gone when this returns."""
+        """Returns the number of tokens emitted. A request that ends is gone when this returns.
+
+        A plan's first rows are its trees, so that a node of theirs and its row have the same number.
+        """
         indptr = planned.plan.trees.node_indptr.tolist()
         token_ids = walk.verified_id.tolist()
         emitted = 0
@@ -29,8 +32,9 @@ class Committer:
             seq.stats.count(num_nodes=turn.tree.num_nodes, accept_length=accepted, late=turn.late)
             if turn.tree.num_nodes > 1:
                 self._window.add(accepted)
+            seq.path_base, seq.path_rows = seq.committed_len, walk.accepted_indices[at:stop]
             if accepted:
-                path = walk.accepted_indices[at:stop] - first_node
+                path = seq.path_rows - first_node
                 src, dst = compaction(seq.table, seq.committed_len, path)
                 seq.moves = (src, dst) if len(src) else None
             seq.committed_len += accepted + 1
@@ -38,6 +42,7 @@ class Committer:
             at = stop
         for chunk in planned.chunks:
             chunk.seq.committed_len = chunk.stop
+            chunk.seq.path_rows = None
         for chunk in planned.last_chunks:
             chunk.seq.last_step = step
             emitted += self._append(chunk.seq, token_ids[at : at + 1])

@@ -1,13 +1,11 @@
-"""DraftDesk: which request has a session with which draft, what each draft is to be sent, and what it answered."""
+"""DraftDesk: which request has a session with which draft, and what the drafts answered."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection
 
 from target_service.draft_orders import DraftOrders, OpenOrder
-from target_service.draft_rows import MAX_SYNC_INFLIGHT, RowSender
 from target_service.draft_session import DraftSession, TreeVerdict
 from target_service.draft_state import DraftState
 from target_service.events import (
@@ -23,21 +21,12 @@ from target_service.events import (
 )
 from target_service.load import DraftLoad
 from target_service.metrics import TargetMetrics
+from target_service.request import RequestKey
 from target_service.sequence import Sequence
-from target_service.shape_now import shape_now
 
 REOPEN_DELAY_S = 1.0  # before a draft that refused or lost a session is asked for another
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """What holds for all asks of one step."""
-
-    now_s: float
-    deadline_s: float  # how long a tree may take
-    num_decoding: int  # requests past their prompt, by which a decision's rung is chosen
 
 
 class DraftDesk:
@@ -47,77 +36,56 @@ class DraftDesk:
     get a new session, filled from the feature pages, once the draft works again.
     """
 
-    def __init__(self, rows: RowSender, *, metrics: TargetMetrics, context_length: int, timeout_s: float) -> None:
+    def __init__(self, *, metrics: TargetMetrics, timeout_s: float, has_features: bool) -> None:
+        """has_features: False without a head; then no request gets a session."""
         self.drafts: dict[str, DraftState] = {}
+        self._followed: dict[RequestKey, Sequence] = {}
         self._orders: dict[str, DraftOrders] = {}
-        self._rows = rows
         self._metrics = metrics
-        self._context_length = context_length
         self._timeout_s = timeout_s
+        self._has_features = has_features
         self._last_session = 0
 
+    @property
+    def followed(self) -> Collection[Sequence]:
+        """The requests whose decision names a draft."""
+        return self._followed.values()
+
     def take_orders(self) -> dict[str, DraftOrders]:
-        """What each link is to send, in the order open, extend, release. A new address wants a link."""
+        """The sessions that each link is to open and to release. A new address wants a link."""
         orders, self._orders = self._orders, {}
         return orders
 
-    def attach(self, seq: Sequence, now_s: float) -> None:
-        """Gives the request a session with the draft that its decision names, if that is possible now."""
+    def follow(self, seq: Sequence) -> None:
+        """To be called when a request begins and when its decision changes; ``leave`` ends it."""
         address = seq.decision.draft
         if seq.draft is not None and seq.draft.address != address:
-            self.detach(seq)
-        if not address or seq.draft is not None or not self._rows.has_features:
-            return
+            self._detach(seq)
+        if address and self._has_features:
+            self._followed[seq.key] = seq
+        else:
+            self._followed.pop(seq.key, None)
+
+    def leave(self, seq: Sequence) -> None:
+        """The request ends: its session is released, if it has one."""
+        self._followed.pop(seq.key, None)
+        if seq.draft is not None:
+            self._detach(seq)
+
+    def attach(self, seq: Sequence, now_s: float) -> DraftSession | None:
+        """Gives a request without one a session with the draft that its decision names, if that is possible now."""
+        address = seq.decision.draft
         state = self.drafts.get(address)
         if state is None:
             state = self.drafts[address] = DraftState()
             self._orders_of(address)
         if not state.connected or state.draining or now_s < state.open_after_s:
-            return
+            return None
         self._last_session += 1
-        seq.draft = DraftSession(address, session=self._last_session, epoch=state.epoch)
-        state.sessions[self._last_session] = seq
-        self._orders_of(address).opens.append(OpenOrder(self._last_session, seq.limit, seq.params))
-
-    def detach(self, seq: Sequence) -> None:
-        """Releases the request's session, if it has one."""
-        session = seq.draft
-        if session is None:
-            return
-        self._forget(seq)
-        self._orders_of(session.address).releases.append(session.session)
-
-    def advance(self, sequences: Iterable[Sequence], asking: Asking) -> None:
-        """Orders the rows that are due, and a tree for each request that has none and may speculate."""
-        worth_asking: dict[str, bool] = {}
-        for seq in sequences:
-            self.attach(seq, asking.now_s)
-            session = seq.draft
-            if session is None or not session.may_ask:
-                continue
-            state = self.drafts[session.address]
-            shape = shape_now(seq, num_decoding=asking.num_decoding, context_length=self._context_length)
-            if shape is not None:
-                if session.address not in worth_asking:
-                    worth_asking[session.address] = state.patience.may_ask()
-                shape = shape if worth_asking[session.address] else None
-            free = MAX_SYNC_INFLIGHT - state.sync_inflight
-            syncs = self._rows.due_by_sync(seq, session, proposes=shape is not None, num_free=free)
-            if syncs:
-                state.sync_inflight += len(syncs)
-                state.synced_at_s = asking.now_s
-                self._orders_of(session.address).syncs += syncs
-            if shape is not None and self._rows.can_ride(seq, session):
-                base = session.sent_len
-                session.ask(
-                    seq.committed_len,
-                    max_nodes=shape.num_draft_tokens,
-                    now_s=asking.now_s,
-                    deadline_s=asking.now_s + asking.deadline_s,
-                )
-                self._rows.add_ask(seq, session, base=base, shape=shape)
-        for address, extend in self._rows.take_asks().items():
-            self._orders_of(address).extend = extend
+        session = seq.draft = DraftSession(address, session=self._last_session, epoch=state.epoch)
+        state.sessions[session.session] = seq
+        self._orders_of(address).opens.append(OpenOrder(session.session, seq.limit, seq.params))
+        return session
 
     def loads(self) -> list[DraftLoad]:
         """One entry a link. A draft that is draining takes no new session, so it counts as gone."""
@@ -127,7 +95,7 @@ class DraftDesk:
         ]
 
     def on_link_up(self, event: LinkUp, now_s: float) -> None:
-        """Requests get their sessions in the next ``advance``. What this turn ordered for another is moot."""
+        """Requests get their sessions when they are asked about next. What this turn ordered for another is moot."""
         state = self.drafts.setdefault(event.at.draft, DraftState())
         state.connect(event.at.epoch, now_s)
         self._orders.pop(event.at.draft, None)
@@ -211,7 +179,7 @@ class DraftDesk:
                 state.connected = False
             else:
                 for seq in state.overdue(now_s - 2 * self._timeout_s):
-                    self.detach(seq)
+                    self._detach(seq)
 
     def _on_answer(self, state: DraftState, seq: Sequence, answer: SessionAnswer, now_s: float) -> None:
         session = seq.draft
@@ -226,7 +194,7 @@ class DraftDesk:
     def _give_up(self, state: DraftState, seq: Sequence, code: SessionCode, now_s: float) -> None:
         """The draft has no session, or one with rows that it was never sent: the request gets another one later."""
         if code is SessionCode.LENGTH_DIFFERS:
-            self.detach(seq)
+            self._detach(seq)
         else:
             self._forget(seq)
         state.draining |= code is SessionCode.DRAINING
@@ -241,6 +209,12 @@ class DraftDesk:
     def _drop_sessions(self, state: DraftState) -> None:
         for seq in list(state.sessions.values()):
             self._forget(seq)
+
+    def _detach(self, seq: Sequence) -> None:
+        session = seq.draft
+        assert session is not None
+        self._forget(seq)
+        self._orders_of(session.address).releases.append(session.session)
 
     def _forget(self, seq: Sequence) -> None:
         session, seq.draft = seq.draft, None

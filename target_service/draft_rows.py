@@ -1,42 +1,90 @@
-"""RowSender: reads fused feature rows from the pool and orders them to the drafts."""
+"""RowSender: gathers the feature rows that the drafts are due, and orders them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.rounds import ExtendColumns
+from paceline.rounds import ExtendColumns, RawTensor
 from paceline.types import TreeShape
-from target_service.draft_orders import SyncOrder
+from target_service.draft_orders import DraftOrders, SyncOrder
 from target_service.draft_session import DraftSession
+from target_service.feature_rows import FeatureRows
 from target_service.sequence import Phase, Sequence
-from target_service.step_runner import FeatureRows
 
 MAX_RIDING_ROWS = 64  # rows that go along with an ask; more would delay every tree of the message
 FLUSH_ROWS = 32  # rows that gather before an undrafted request flushes them
 MAX_SYNC_BYTES = (1 << 20) - (1 << 12)  # of features in one Sync message, so that it stays below 1 MB with its ids
-MAX_SYNC_INFLIGHT = 8  # unacknowledged Sync messages of one link
 
 
 @dataclass(slots=True)
 class _Asks:
-    """The sessions of one link that ask in this step, as columns."""
+    """The sessions of one link that ask, as columns."""
 
     session: list[int] = field(default_factory=list)
     round: list[int] = field(default_factory=list)
     base_committed_len: list[int] = field(default_factory=list)
     shapes: list[TreeShape] = field(default_factory=list)
     verified_id: list[np.ndarray] = field(default_factory=list)
-    slots: list[np.ndarray] = field(default_factory=list)
+    rows: list[np.ndarray] = field(default_factory=list)  # of the step, or slots of the pool
+
+    def add(self, session: DraftSession, base: int, shape: TreeShape) -> None:
+        self.session.append(session.session)
+        self.round.append(session.round)
+        self.base_committed_len.append(base)
+        self.shapes.append(shape)
+
+    def columns(self, features: RawTensor) -> ExtendColumns:
+        return ExtendColumns(
+            session=np.array(self.session, np.uint64),
+            round=np.array(self.round, np.int64),
+            base_committed_len=np.array(self.base_committed_len, np.int64),
+            num_tokens=np.array([len(ids) for ids in self.verified_id], np.int64),
+            propose=np.ones(len(self.session), np.bool_),
+            num_steps=np.array([shape.num_steps for shape in self.shapes], np.int64),
+            eagle_topk=np.array([shape.eagle_topk for shape in self.shapes], np.int64),
+            num_draft_tokens=np.array([shape.num_draft_tokens for shape in self.shapes], np.int64),
+            verified_id=np.concatenate(self.verified_id),
+            hidden_states=features,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sync:
+    """One Sync message whose features are being read."""
+
+    session: int
+    base: int
+    verified_id: np.ndarray  # int32 [rows]
+    slots: np.ndarray  # int64 [rows]
+
+
+@dataclass(slots=True)
+class _Late:
+    """What one link gets once the pool's rows have come."""
+
+    epoch: int
+    asks: _Asks = field(default_factory=_Asks)
+    syncs: list[_Sync] = field(default_factory=list)
+
+    def slots(self) -> list[np.ndarray]:
+        asks = [np.concatenate(self.asks.rows)] if self.asks.rows else []
+        return asks + [sync.slots for sync in self.syncs]
 
 
 class RowSender:
-    """Row j of a request is its feature at position j with the token at position j + 1."""
+    """Row j of a request is its feature at position j with the token at position j + 1.
+
+    Asks whose rows all come from the last step are ready at once (``take_ready``). Other rows are read from the pool,
+    all in one copy that ``start_read`` orders, and are taken when the next step has been launched (``take_late``).
+    """
 
     def __init__(self, features: FeatureRows) -> None:
         self._features = features
-        self._asks: dict[str, _Asks] = {}
+        self._ready: dict[str, _Asks] = {}
+        self._late: dict[str, _Late] = {}
         row_bytes = features.row_bytes + 5  # a token id takes up to five bytes
         self._rows_per_sync = max(1, MAX_SYNC_BYTES // row_bytes)
 
@@ -45,58 +93,77 @@ class RowSender:
         """False without a head: then nothing can be drafted."""
         return self._features.row_bytes > 0
 
-    def due_by_sync(self, seq: Sequence, session: DraftSession, *, proposes: bool, num_free: int) -> list[SyncOrder]:
-        """At most num_free Sync messages with the rows that should not wait for an ask or not ride along with it.
+    def sync(self, seq: Sequence, session: DraftSession, *, proposes: bool, num_free: int) -> int:
+        """Orders at most num_free Sync messages with the rows that should not wait for an ask or not ride along with
+        it; returns how many.
 
         Past the prompt the newest row stays behind: an ask needs one row at least to start its tree from.
         """
         if not session.may_sync:
-            return []
+            return 0
         in_prefill = seq.phase is Phase.PREFILL
         backlog = seq.committed_len - session.sent_len
         least = 1 if in_prefill else (MAX_RIDING_ROWS if proposes else FLUSH_ROWS) + 1
         if backlog < least:
-            return []
+            return 0
         stop = seq.committed_len if in_prefill else seq.committed_len - 1
-        orders: list[SyncOrder] = []
-        while session.sent_len < stop and len(orders) < num_free:
+        count = 0
+        while session.sent_len < stop and count < num_free:
             base = session.sent_len
             end = min(stop, base + self._rows_per_sync)
-            rows = self._features.read(seq.slots(base, end))
-            orders.append(SyncOrder(session.session, base, seq.tokens[base + 1 : end + 1].copy(), rows))
+            ids = seq.tokens[base + 1 : end + 1].copy()
+            self._late_of(session).syncs.append(_Sync(session.session, base, ids, seq.slots(base, end)))
             session.sync(end - base)
-        return orders
+            count += 1
+        return count
 
     def can_ride(self, seq: Sequence, session: DraftSession) -> bool:
         """Whether all rows that are left fit into the ask's own message."""
         return seq.committed_len - session.sent_len <= MAX_RIDING_ROWS
 
-    def add_ask(self, seq: Sequence, session: DraftSession, *, base: int, shape: TreeShape) -> None:
-        """The ask that the session has just opened, with the rows [base, committed_len)."""
-        asks = self._asks.setdefault(session.address, _Asks())
-        asks.session.append(session.session)
-        asks.round.append(session.round)
-        asks.base_committed_len.append(base)
-        asks.shapes.append(shape)
-        asks.verified_id.append(seq.tokens[base + 1 : seq.committed_len + 1])
-        asks.slots.append(seq.slots(base, seq.committed_len))
+    def ask(self, seq: Sequence, session: DraftSession, *, base: int, shape: TreeShape, step: int) -> None:
+        """The ask that the session has just opened, with the rows [base, committed_len). step: the last one."""
+        rows = seq.path_from(base) if seq.last_step == step else None
+        if rows is None or int(rows.max(initial=-1)) >= self._features.num_copied:
+            asks = self._late_of(session).asks
+            rows = seq.slots(base, seq.committed_len)
+        else:
+            asks = self._ready.get(session.address) or self._ready.setdefault(session.address, _Asks())
+        asks.add(session, base, shape)
+        asks.verified_id.append(seq.tokens[base + 1 : seq.committed_len + 1].copy())
+        asks.rows.append(rows)
 
-    def take_asks(self) -> dict[str, ExtendColumns]:
-        """The step's asks by draft; the features of one draft's are read at once."""
-        asks, self._asks = self._asks, {}
-        return {address: self._columns(part) for address, part in asks.items()}
+    def take_ready(self) -> dict[str, ExtendColumns]:
+        """By draft, the asks whose rows are on the host."""
+        ready, self._ready = self._ready, {}
+        return {
+            address: asks.columns(self._features.of_step(np.concatenate(asks.rows))) for address, asks in ready.items()
+        }
 
-    def _columns(self, asks: _Asks) -> ExtendColumns:
-        size = len(asks.session)
-        return ExtendColumns(
-            session=np.array(asks.session, np.uint64),
-            round=np.array(asks.round, np.int64),
-            base_committed_len=np.array(asks.base_committed_len, np.int64),
-            num_tokens=np.array([len(ids) for ids in asks.verified_id], np.int64),
-            propose=np.ones(size, np.bool_),
-            num_steps=np.array([shape.num_steps for shape in asks.shapes], np.int64),
-            eagle_topk=np.array([shape.eagle_topk for shape in asks.shapes], np.int64),
-            num_draft_tokens=np.array([shape.num_draft_tokens for shape in asks.shapes], np.int64),
-            verified_id=np.concatenate(asks.verified_id),
-            hidden_states=self._features.read(np.concatenate(asks.slots)),
-        )
+    def start_read(self) -> None:
+        """Orders the copy of all rows that ``take_late`` is going to give. Before the next step is launched."""
+        slots = [part for late in self._late.values() for part in late.slots()]
+        if slots:
+            self._features.start_read(np.concatenate(slots))
+
+    def take_late(self) -> dict[str, DraftOrders]:
+        """By draft, what ``start_read`` ordered; waits for it."""
+        late, self._late = self._late, {}
+        lengths = [len(slots) for part in late.values() for slots in part.slots()]
+        if not lengths:
+            return {}
+        features = iter(self._features.finish_read(np.cumsum([0, *lengths])))
+        return {address: _orders(part, features) for address, part in late.items()}
+
+    def _late_of(self, session: DraftSession) -> _Late:
+        late = self._late.get(session.address)
+        if late is None:
+            late = self._late[session.address] = _Late(session.epoch)
+        return late
+
+
+def _orders(late: _Late, features: Iterator[RawTensor]) -> DraftOrders:
+    """Takes from features what late.slots() asked for, in its order."""
+    extend = late.asks.columns(next(features)) if late.asks.rows else None
+    syncs = [SyncOrder(sync.session, sync.base, sync.verified_id, next(features)) for sync in late.syncs]
+    return DraftOrders(late.epoch, extend=extend, syncs=syncs)

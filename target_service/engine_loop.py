@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from target_service.committer import Committer
 from target_service.deadline import StepTimes, TreeDeadline
-from target_service.draft_desk import Asking, DraftDesk
+from target_service.draft_asker import Asking, DraftAsker
+from target_service.draft_desk import DraftDesk
 from target_service.draft_orders import DraftOrders
 from target_service.emission import Emission, ReturnReason
 from target_service.events import (
@@ -50,6 +51,7 @@ class LoopParts:
     runner: StepRunner
     requests: RequestDesk
     drafts: DraftDesk
+    asker: DraftAsker
     times: StepTimes
     window: AcceptanceWindow
     deadline: TreeDeadline
@@ -120,6 +122,7 @@ class EngineLoop:
             self._run_step(due, now_s)
             return 0.0
         self._has_asked = False
+        self._hand_over_late()
         self._reporter.flush_changes()
         if now_s - self._stepped_at_s >= KEEP_ALIVE_S:
             self._stepped_at_s = now_s
@@ -143,7 +146,8 @@ class EngineLoop:
         self._stepped_at_s = now_s
         planned = plan_step(due, page_size=self._page_size)
         planned_s = self._clock()
-        pending = runner.launch(planned.plan, planned.params)
+        pending = runner.launch(planned.plan, planned.params, num_feature_rows=planned.num_drafted_rows)
+        self._hand_over_late()
         self._reporter.flush()
         sessions = [(0, 0) if seq.draft is None else (seq.draft.session, seq.draft.round) for seq in planned.sampled]
         result = pending.result()
@@ -164,17 +168,24 @@ class EngineLoop:
         )
         self._reporter.note(done)
         if not runner.is_asynchronous:
+            self._hand_over_late()
             self._reporter.flush()
 
     def _ask_drafts(self, now_s: float) -> None:
         parts = self._parts
         num_decoding = parts.requests.num_decoding
-        asking = Asking(now_s, parts.deadline.seconds(num_decoding), num_decoding)
-        parts.drafts.advance(parts.requests.sequences.values(), asking)
+        self._hand_over_late()
+        parts.asker.advance(Asking(now_s, self._step, parts.deadline.seconds(num_decoding), num_decoding))
         self._has_asked = True
 
     def _hand_over_orders(self) -> None:
-        orders = self._parts.drafts.take_orders()
+        orders = self._parts.asker.take_orders()
+        if orders:
+            self._send_orders(orders)
+
+    def _hand_over_late(self) -> None:
+        """Rows that were read from the pool, when the device has something else to do."""
+        orders = self._parts.asker.take_late_orders()
         if orders:
             self._send_orders(orders)
 
@@ -194,7 +205,7 @@ class EngineLoop:
             case Cancelled():
                 requests.cancel(event)
             case SpeculationUpdated():
-                requests.update_speculation(event, now_s)
+                requests.update_speculation(event)
             case PolicySet():
                 requests.set_policy(event)
             case Refused():

@@ -109,15 +109,13 @@ class RequestDesk:
             if key in self.sequences:
                 self.finish(key, FinishReason.CANCELLED)
 
-    def update_speculation(self, event: SpeculationUpdated, now_s: float) -> None:
+    def update_speculation(self, event: SpeculationUpdated) -> None:
         for number, decision in zip(event.requests, event.decisions, strict=True):
             seq = self.sequences.get(RequestKey(event.stream, number))
             if seq is None:
                 continue
-            if decision.draft != seq.decision.draft:
-                self._drafts.detach(seq)
             seq.decision = decision
-            self._drafts.attach(seq, now_s)
+            self._drafts.follow(seq)
 
     def set_policy(self, event: PolicySet) -> None:
         """The strictest of all routers' wishes holds, within the flags."""
@@ -189,11 +187,12 @@ class RequestDesk:
         table = PageTable(self._allocator)
         table.reserve(limit + MAX_NODES)
         assert len(table.pages) == request.cost.pages, f"{len(table.pages)} pages, paid {request.cost.pages}"
-        self.sequences[request.key] = Sequence(request, table, limit=limit, eos_token_ids=eos_token_ids)
+        seq = self.sequences[request.key] = Sequence(request, table, limit=limit, eos_token_ids=eos_token_ids)
+        self._drafts.follow(seq)
 
     def _release(self, key: RequestKey) -> Sequence:
         seq = self.sequences.pop(key)
-        self._drafts.detach(seq)
+        self._drafts.leave(seq)
         seq.close()
         self.credits.give_back(key.stream, self._costs.pop(key))
         return seq

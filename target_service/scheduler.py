@@ -24,6 +24,7 @@ class TreeTurn:
     seq: Sequence
     tree: DraftTree
     late: bool  # its tree did not come in time
+    speculates: bool = False  # a draft is going to be asked for the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,10 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, *, num_decoding: int
     A request whose tree is on its way is left out. Trees that are there wait for those that are not, up to the
     first deadline, unless prompts or undrafted requests keep the model busy anyway. Each decoding request
     gets one row, prompts what is left up to their limit, and trees the rest: one that does not fit is cut.
-    Past max_rows requests, those that waited longest go first.
+    Past max_rows requests, those that waited longest go first; else those that speculate.
     """
     ready: list[Sequence] = []  # a tree is there
+    missing: list[Sequence] = []  # none came in time, or none was asked for yet
     plain: list[Sequence] = []
     prompts: list[Sequence] = []
     until_s: float | None = None
@@ -74,11 +76,11 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, *, num_decoding: int
         elif seq.draft.is_waiting(now_s):
             until_s = seq.draft.deadline_s if until_s is None else min(until_s, seq.draft.deadline_s)
         else:
-            plain.append(seq)
-    if until_s is not None and not plain and not prompts:
+            missing.append(seq)
+    if until_s is not None and not missing and not plain and not prompts:
         return Schedule(until_s=until_s)
 
-    decoding = ready + plain
+    decoding = ready + missing + plain
     if len(decoding) > limits.max_rows:
         decoding = sorted(decoding, key=lambda seq: seq.last_step)[: limits.max_rows]
     spare = limits.max_rows - len(decoding)
@@ -108,11 +110,11 @@ def _trees(decoding: list[Sequence], spare: int, *, num_decoding: int) -> list[T
         if session is None or seq.decision.shape_for(num_decoding) is None:
             turns.append(TreeTurn(seq, DraftTree.single(seq.root_token), late=False))
         elif tree is None:
-            turns.append(TreeTurn(seq, DraftTree.single(seq.root_token), late=session.is_asking))
+            turns.append(TreeTurn(seq, DraftTree.single(seq.root_token), late=session.is_asking, speculates=True))
         else:
             tree = first_nodes(tree, 1 + spare)
             spare -= tree.num_nodes - 1
-            turns.append(TreeTurn(seq, tree, late=False))
+            turns.append(TreeTurn(seq, tree, late=False, speculates=True))
     return turns
 
 

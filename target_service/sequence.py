@@ -47,6 +47,8 @@ class Sequence:
         "moves",
         "num_tokens",
         "params",
+        "path_base",
+        "path_rows",
         "prefill_len",
         "prompt_len",
         "stats",
@@ -76,6 +78,8 @@ class Sequence:
         self.draft: DraftSession | None = None
         self.stats = RequestStats()
         self.last_step = 0  # the step that it last took part in
+        self.path_base = 0  # committed_len before that step
+        self.path_rows: np.ndarray | None = None  # int32: the step's rows that it committed; None after a chunk
 
     @property
     def phase(self) -> Phase:
@@ -118,6 +122,12 @@ class Sequence:
             row, move = np.nonzero(slots[:, None] == dst[None, :])
             slots[row] = src[move]
         return slots
+
+    def path_from(self, base: int) -> np.ndarray | None:
+        """int32: rows of the last step that hold the positions [base, committed_len), or None where some are older."""
+        if self.path_rows is None or base < self.path_base:
+            return None
+        return self.path_rows[base - self.path_base :]
 
     def close(self) -> None:
         """Frees the pages; a second call does nothing."""

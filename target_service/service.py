@@ -17,6 +17,7 @@ from paceline.rpc import RpcServer
 from target_service.codec import Edge
 from target_service.config import TargetConfig
 from target_service.deadline import TreeDeadline
+from target_service.draft_asker import DraftAsker
 from target_service.draft_desk import DraftDesk
 from target_service.draft_link import LinkIdentity
 from target_service.draft_links import DraftLinks
@@ -67,12 +68,8 @@ def make_parts(
     times = warm_up(runner, allocator)
     window = AcceptanceWindow()
     metrics = TargetMetrics(registry)
-    drafts = DraftDesk(
-        RowSender(runner.features),
-        metrics=metrics,
-        context_length=context_length,
-        timeout_s=config.speculative_draft_timeout_s,
-    )
+    rows = RowSender(runner.features)
+    drafts = DraftDesk(metrics=metrics, timeout_s=config.speculative_draft_timeout_s, has_features=rows.has_features)
     bounds = RequestBounds(
         context_length=context_length,
         eos_token_ids=rank.model.config.eos_token_ids,
@@ -83,6 +80,7 @@ def make_parts(
         runner=runner,
         requests=RequestDesk(allocator, bounds, drafts=drafts, metrics=metrics),
         drafts=drafts,
+        asker=DraftAsker(drafts, rows, context_length=context_length),
         times=times,
         window=window,
         deadline=TreeDeadline(times, window, fixed_ms=config.speculative_tree_deadline_ms),

@@ -30,6 +30,15 @@ class PlannedStep:
         return sum(chunk.stop - chunk.start for chunk in self.chunks)
 
     @property
+    def num_drafted_rows(self) -> int:
+        """The plan's first rows, up to the last of a request that speculates: drafts are going to want some of them."""
+        rows = last = 0
+        for turn in self.trees:
+            rows += turn.tree.num_nodes
+            last = rows if turn.speculates else last
+        return last
+
+    @property
     def num_late(self) -> int:
         """Requests whose tree did not come in time."""
         return sum(turn.late for turn in self.trees)

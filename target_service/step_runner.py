@@ -13,10 +13,9 @@ from engine.pool import TargetCache
 from engine.sampling import sampling_batch
 from engine.target_model import TargetModel
 from engine.tp import TpGroup
-from engine.wire import to_raw
 from kernels.ops import Ops, PendingWalk, WalkResult
-from paceline.rounds import RawTensor
 from paceline.types import SamplingParams
+from target_service.feature_rows import FeatureRows
 from target_service.step_timer import StepTimer, make_timer
 
 
@@ -27,20 +26,6 @@ class StepResult:
     walk: WalkResult
     forward_ms: float
     sample_ms: float
-
-
-class FeatureRows:
-    """The fused features in the target's pool, read by slot. row_bytes is 0 without a head."""
-
-    def __init__(self, cache: TargetCache) -> None:
-        self._pool = cache.features
-        self.row_bytes = 0 if cache.features is None else cache.features.shape[1] * cache.features.itemsize
-
-    def read(self, slots: np.ndarray) -> RawTensor:
-        """slots: int64 [rows] -> [rows, feature_size] in the pool's dtype."""
-        assert self._pool is not None, "features are read on a target without a head"
-        index = torch.from_numpy(slots).to(self._pool.device)
-        return to_raw(self._pool.index_select(0, index))
 
 
 class PendingStep:
@@ -67,15 +52,18 @@ class StepRunner:
         self._tp = tp
         self._timer = make_timer(model.device)
         self.is_asynchronous = model.device.type == "cuda"  # whether ``launch`` returns before the step is computed
-        self.features = FeatureRows(cache)
+        self.features = FeatureRows(cache.features)
 
     def enter_thread(self) -> None:
         """To be called once by the thread that is going to launch: CUDA's current device is each thread's own."""
         if self.is_asynchronous:
             torch.cuda.set_device(self._model.device)
 
-    def launch(self, plan: StepPlan, params: Sequence[SamplingParams]) -> PendingStep:
-        """params: one entry for each tree of the plan. MUTATES the cache. Waits for no device but the CPU."""
+    def launch(self, plan: StepPlan, params: Sequence[SamplingParams], *, num_feature_rows: int = 0) -> PendingStep:
+        """params: one entry for each tree of the plan. MUTATES the cache. Waits for no device but the CPU.
+
+        ``features`` keeps the first num_feature_rows rows of the step.
+        """
         self._timer.start()
         if self._tp.size > 1:
             self._tp.broadcast_plan(plan.pack())
@@ -84,6 +72,8 @@ class StepRunner:
         assert output.logits is not None
         walk = self._ops.start_walk(output.logits, plan.trees, sampling_batch(params))
         self._timer.sampled()
+        if num_feature_rows:
+            self.features.copy_step(output.features, num_feature_rows)
         return PendingStep(walk, self._timer)
 
     def run(self, plan: StepPlan, params: Sequence[SamplingParams]) -> StepResult:

@@ -138,9 +138,9 @@ def test_an_idle_target_steps_once_an_hour_for_its_other_ranks(loop, monkeypatch
     plans = []
     step = loop.parts.runner.launch
 
-    def launch(plan, params):
+    def launch(plan, params, **options):
         plans.append(plan.num_rows)
-        return step(plan, params)
+        return step(plan, params, **options)
 
     monkeypatch.setattr(loop.parts.runner, "launch", launch)
     for _ in range(4):

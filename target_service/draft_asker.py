@@ -1,0 +1,79 @@
+"""DraftAsker: after each step, which rows go to which draft, and who is asked for a tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from target_service.draft_desk import DraftDesk
+from target_service.draft_orders import DraftOrders
+from target_service.draft_rows import RowSender
+from target_service.shape_now import shape_now
+
+MAX_SYNC_INFLIGHT = 8  # unacknowledged Sync messages of one link
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What holds for all asks after one step."""
+
+    now_s: float
+    step: int  # the last one
+    deadline_s: float  # how long a tree may take
+    num_decoding: int  # requests past their prompt, by which a decision's rung is chosen
+
+
+class DraftAsker:
+    """Engine thread only. Orders gather here and at the desk; the loop takes them."""
+
+    def __init__(self, desk: DraftDesk, rows: RowSender, *, context_length: int) -> None:
+        self._desk = desk
+        self._rows = rows
+        self._context_length = context_length
+
+    def advance(self, asking: Asking) -> None:
+        """Orders the rows that are due, and a tree for each request that has none and may speculate.
+
+        What the last call left for ``take_late_orders`` must have been taken.
+        """
+        desk, rows = self._desk, self._rows
+        worth_asking: dict[str, bool] = {}
+        for seq in desk.followed:
+            session = seq.draft or desk.attach(seq, asking.now_s)
+            if session is None or not session.may_ask:
+                continue
+            state = desk.drafts[session.address]
+            shape = shape_now(seq, num_decoding=asking.num_decoding, context_length=self._context_length)
+            if shape is not None:
+                if session.address not in worth_asking:
+                    worth_asking[session.address] = state.patience.may_ask()
+                shape = shape if worth_asking[session.address] else None
+            num_free = MAX_SYNC_INFLIGHT - state.sync_inflight
+            num_syncs = rows.sync(seq, session, proposes=shape is not None, num_free=num_free)
+            if num_syncs:
+                state.sync_inflight += num_syncs
+                state.synced_at_s = asking.now_s
+            if shape is not None and rows.can_ride(seq, session):
+                base = session.sent_len
+                session.ask(
+                    seq.committed_len,
+                    max_nodes=shape.num_draft_tokens,
+                    now_s=asking.now_s,
+                    deadline_s=asking.now_s + asking.deadline_s,
+                )
+                rows.ask(seq, session, base=base, shape=shape, step=asking.step)
+        rows.start_read()
+
+    def take_orders(self) -> dict[str, DraftOrders]:
+        """What each link is to send at once, in the order open, extend, release. A new address wants a link."""
+        extends = self._rows.take_ready()
+        orders = self._desk.take_orders()
+        for address, extend in extends.items():
+            part = orders.get(address)
+            if part is None:
+                part = orders[address] = DraftOrders(self._desk.drafts[address].epoch)
+            part.extend = extend
+        return orders
+
+    def take_late_orders(self) -> dict[str, DraftOrders]:
+        """What each link is to send after that: rows that were read from the pool. Waits for the read."""
+        return self._rows.take_late()
