@@ -31,7 +31,7 @@ class RouterConfig:
     queue_timeout_s: float = flag(30.0, help="seconds that a request waits while no target can be reached")
     max_attempts: int = flag(4, help="attempts that may pass without a new token before a request fails")
     target_timeout_s: float = flag(60.0, help="seconds without a word from a busy target before it counts as dead")
-    stream_interval: int = flag(0, help="milliseconds between two messages to one client at least; 0: every step's")
+    stream_interval: int = flag(8, help="steps whose tokens one message may join while many stream; 1: each step's own")
     client_buffer_tokens: int = flag(4096, help="tokens kept for a client that reads too slowly; then it is cut off")
     speculative_policy: str | None = flag(
         None,
@@ -51,9 +51,9 @@ class RouterConfig:
     def __post_init__(self) -> None:
         for name in ("port", "metrics_port"):
             require(0 <= getattr(self, name) < 65536, name, getattr(self, name), "0 to 65535")
-        for name in ("drain_timeout_s", "queue_timeout_s", "stream_interval", "speculative_hysteresis"):
+        for name in ("drain_timeout_s", "queue_timeout_s", "speculative_hysteresis"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("max_queued_requests", "max_attempts", "client_buffer_tokens"):
+        for name in ("max_queued_requests", "max_attempts", "stream_interval", "client_buffer_tokens"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         require(self.target_timeout_s > 0, "target_timeout_s", self.target_timeout_s, "more than 0")
         require(bool(self.targets), "targets", "empty", "at least one host:port")

@@ -27,6 +27,7 @@ from router.queue import RequestQueue
 from router.request import ClientRequest
 from router.serve_codec import NO_CREDIT, encode_hello
 from router.speculation import SpeculationControl
+from router.stream_pacer import StreamPacer
 from router.target_link import TargetLink
 from router.text.tokenizer import TextTokenizer
 
@@ -56,6 +57,7 @@ class Dispatcher:
         self.queue: RequestQueue[LiveRequest] = RequestQueue(config.max_queued_requests)
         self._links = {link.address: link for link in links}
         self._speculation = SpeculationControl(config.policy(), self.fleet, metrics)
+        self._pacer = StreamPacer(config.stream_interval, loop=self._loop)
         self._live: set[LiveRequest] = set()
         self._draining = False
         self._idle = asyncio.Event()
@@ -81,7 +83,9 @@ class Dispatcher:
     def admit(self, request: ClientRequest) -> LiveRequest:
         """Queues a request. Raises CapacityError where the queue is full, UnavailableError while draining."""
         self.check_open()
-        live = LiveRequest(request, buffer_tokens=self._config.client_buffer_tokens, now=self._loop.time())
+        live = LiveRequest(
+            request, pacer=self._pacer, buffer_tokens=self._config.client_buffer_tokens, now=self._loop.time()
+        )
         self.queue.push(live)
         self._live.add(live)
         self._wait_in_queue(live)
@@ -92,6 +96,7 @@ class Dispatcher:
         if live not in self._live:
             return
         self._live.remove(live)
+        self._pacer.forget(live)
         self._leave_queue(live)
         if live.flight is not None:
             live.flight.link.cancel(live)

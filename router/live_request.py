@@ -11,6 +11,7 @@ from paceline.errors import CapacityError, PacelineError
 from paceline.stats import SpeculationStats
 from paceline.types import FinishReason, SpeculationDecision
 from router.request import ClientRequest
+from router.stream_pacer import StreamPacer
 
 if TYPE_CHECKING:
     from router.target_link import TargetLink
@@ -38,6 +39,8 @@ class LiveRequest:
 
     __slots__ = (
         "_buffer_tokens",
+        "_held",
+        "_pacer",
         "_waiter",
         "attempt",
         "avoid",
@@ -55,9 +58,11 @@ class LiveRequest:
         "stats",
         "stop_ids",
         "taken",
+        "taken_at",
+        "untaken_steps",
     )
 
-    def __init__(self, request: ClientRequest, *, buffer_tokens: int, now: float) -> None:
+    def __init__(self, request: ClientRequest, *, pacer: StreamPacer, buffer_tokens: int, now: float) -> None:
         self.request = request
         self.emitted: list[int] = []
         self.taken = 0
@@ -74,6 +79,10 @@ class LiveRequest:
         self.queue_timer: asyncio.TimerHandle | None = None  # while it waits in the queue
         self.started_at = now
         self.queued_at = now
+        self.taken_at = now  # the last time
+        self.untaken_steps = 0  # that gave the tokens not taken yet
+        self._held = False  # they wait for more
+        self._pacer = pacer
         self._buffer_tokens = buffer_tokens
         self._waiter: asyncio.Future[None] | None = None
 
@@ -98,7 +107,10 @@ class LiveRequest:
                 f"the client left {len(emitted) - self.taken} tokens untaken, more than the {self._buffer_tokens} that "
                 "are kept for it; read faster or raise --client-buffer-tokens"
             )
-        self._wake()
+        self.untaken_steps += 1
+        self._held = self._pacer.holds(self)
+        if not self._held:
+            self._wake()
         return len(tokens)
 
     def end(self, outcome: FinishReason | PacelineError) -> None:
@@ -107,35 +119,29 @@ class LiveRequest:
             self.outcome = outcome
             self._wake()
 
+    def release(self) -> None:
+        """What is held waits no longer."""
+        self._held = False
+        self._wake()
+
     async def wait(self) -> None:
-        """Returns once there is a token to take or an outcome. For one waiter."""
-        if self.outcome is None and self.taken == len(self.emitted):
+        """Returns once there is a token to take that may not wait, or an outcome. For one waiter."""
+        if self.outcome is None and (self._held or self.taken == len(self.emitted)):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-
-    async def wait_for_end(self, deadline: float) -> None:
-        """Returns at the outcome, or when the loop's clock reaches the deadline. For the one waiter."""
-        loop = asyncio.get_running_loop()
-        while self.outcome is None and loop.time() < deadline:
-            self._waiter = waiter = loop.create_future()
-            timer = loop.call_at(deadline, _resolve, waiter)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
 
     def take(self) -> list[int]:
         """The tokens since the last call."""
         tokens = self.emitted[self.taken :]
+        if tokens and not self.taken:
+            self._pacer.start()
         self.taken = len(self.emitted)
+        self.taken_at = self._pacer.sent(self)
+        self.untaken_steps = 0
+        self._held = False
         return tokens
 
     def _wake(self) -> None:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-
-def _resolve(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -25,7 +25,7 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class RouterServicer(router_pb2_grpc.RouterServiceServicer):
-    """Translates, admits, and yields: at most one message a client and step, fewer with --stream-interval."""
+    """Translates, admits, and yields: at most one message a client and step, fewer under load."""
 
     def __init__(
         self,
@@ -41,7 +41,6 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         self._parser = parser
         self._tokenizer = tokenizer
         self._metrics = metrics
-        self._interval_s = config.stream_interval / 1000
         self._clock = asyncio.get_running_loop().time
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -84,8 +83,6 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
                 yield response
                 if response.finish_reason:
                     return
-                if self._interval_s:
-                    await live.wait_for_end(sent_at + self._interval_s)
         finally:
             self._dispatcher.release(live)
 

@@ -8,6 +8,7 @@ import random
 import grpc
 
 from paceline.v1 import common_pb2, router_pb2
+from router import stream_pacer
 
 
 def nothing_left(info: router_pb2.RouterServiceGetInfoResponse) -> bool:
@@ -118,19 +119,51 @@ async def test_a_client_that_reads_too_slowly_is_cut_off_and_others_are_not(
         assert "--client-buffer-tokens" in message
 
 
-async def test_a_stream_interval_merges_messages_but_not_the_first_and_last(make_target, make_rig, collect) -> None:
+async def test_messages_join_steps_under_load_but_the_first_and_the_last_do_not_wait(
+    make_target, make_rig, collect, monkeypatch
+) -> None:
+    monkeypatch.setattr(stream_pacer, "MESSAGES_PER_S", 0.001)  # as if thousands streamed
     target = await make_target()
-    rig = await make_rig([target], stream_interval=60_000)
+    rig = await make_rig([target], stream_interval=8)
     stream = await target.next_stream()
     call = rig.generate(max_tokens=21)
     submission = await stream.next_submission()
     stream.tokens(submission.request, 0, [9])
     assert list((await asyncio.wait_for(call.read(), 10)).token_ids) == [9]
-    for offset in range(1, 21):
+    for offset in range(1, 12):
         stream.tokens(submission.request, offset, [10])
+    joined = await asyncio.wait_for(call.read(), 10)
+    assert (list(joined.token_ids), joined.offset) == ([10] * 8, 1)
     stream.finish(submission.request)
     (last,) = await collect(call)
-    assert (list(last.token_ids), last.offset) == ([10] * 20, 1)
+    assert (list(last.token_ids), last.offset) == ([10] * 3, 9)
+
+
+async def test_tokens_that_wait_are_sent_when_no_more_come(make_target, make_rig, monkeypatch) -> None:
+    monkeypatch.setattr(stream_pacer, "MESSAGES_PER_S", 20)
+    target = await make_target()
+    rig = await make_rig([target], stream_interval=8)
+    stream = await target.next_stream()
+    call = rig.generate(max_tokens=21)
+    submission = await stream.next_submission()
+    for offset in range(3):
+        stream.tokens(submission.request, offset, [10])
+        if offset == 0:
+            await asyncio.wait_for(call.read(), 10)
+    assert list((await asyncio.wait_for(call.read(), 10)).token_ids) == [10, 10]
+    call.cancel()
+
+
+async def test_one_stream_alone_gets_a_message_a_step(make_target, make_rig) -> None:
+    target = await make_target()
+    rig = await make_rig([target], stream_interval=8)
+    stream = await target.next_stream()
+    call = rig.generate(max_tokens=21)
+    submission = await stream.next_submission()
+    for offset in range(4):
+        stream.tokens(submission.request, offset, [10])
+        assert (await asyncio.wait_for(call.read(), 10)).offset == offset
+    call.cancel()
 
 
 async def test_a_draining_router_finishes_what_runs_and_refuses_what_comes(

@@ -45,7 +45,7 @@ def test_lists_of_addresses_are_split_at_commas() -> None:
         (("--speculative-policy", "off", "--speculative-disable-batch-threshold", "4"), "unset with"),
         (("--speculative-num-draft-tokens", "65"), "num_draft_tokens is 65"),
         (("--speculative-policy", "sometimes"), "invalid choice"),
-        (("--stream-interval", "-1"), "--stream-interval is -1"),
+        (("--stream-interval", "0"), "--stream-interval is 0; it must be at least 1"),
     ],
 )
 def test_a_bad_flag_is_refused_by_name_and_value(argv: tuple[str, ...], message: str) -> None:

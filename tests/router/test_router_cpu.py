@@ -51,7 +51,7 @@ async def bare_cost() -> float:
 
 
 async def router_cost(target: Any, tokens_a_step: int) -> float:
-    flags = ("--port", "0", "--targets", target.address, "--log-level", "warning")
+    flags = ("--port", "0", "--targets", target.address, "--log-level", "warning", "--stream-interval", "1")
     async with program("-m", "router", *flags) as (stub, process):
         stream = await target.next_stream()
         calls = [stub.Generate(REQUEST) for _ in range(NUM_REQUESTS)]

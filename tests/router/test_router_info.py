@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 from prometheus_client import CollectorRegistry
 
@@ -10,6 +12,7 @@ from paceline.types import FinishReason, SamplingParams
 from router.live_request import LiveRequest
 from router.metrics import RouterMetrics
 from router.request import ClientRequest
+from router.stream_pacer import StreamPacer
 
 
 async def test_info_shows_router_fleet_and_limits(make_target, make_draft, make_rig, tokenizer) -> None:
@@ -86,11 +89,11 @@ async def test_the_router_says_hello_with_its_incarnation(make_target, make_rig)
     assert stream.hello.incarnation == (await rig.info()).info.incarnation
 
 
-def test_a_finished_request_is_counted_under_vllms_names() -> None:
+async def test_a_finished_request_is_counted_under_vllms_names() -> None:
     registry = CollectorRegistry()
     metrics = RouterMetrics(registry)
     request = ClientRequest("r", (1, 2, 3), SamplingParams())
-    live = LiveRequest(request, buffer_tokens=10, now=0.0)
+    live = LiveRequest(request, pacer=StreamPacer(1, loop=asyncio.get_running_loop()), buffer_tokens=10, now=0.0)
     metrics.count_start(live, 0.5)
     live.stats = SpeculationStats(4, 5, 6, 60, (4, 2))
     live.end(FinishReason.STOP)
