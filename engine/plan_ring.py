@@ -18,9 +18,10 @@ from paceline.errors import UnavailableError
 RING_WORDS = 1 << 18  # 2 MiB: some hundred steps of batch 256
 _LINE = 16  # words from one counter to the next: two cache lines, which a processor may fetch as a pair
 _WRITE_LIMIT_S = 300.0
-_BUSY_SLEEP_S = 20e-6  # the kernel's timer adds about 50 us
-_IDLE_AFTER_S = 1.0
-_IDLE_SLEEP_S = 2e-3  # some 500 looks a second: under 1 % of a core
+# Between looks, a part of the time waited so far: the wait gets that much longer at most, and a long one costs little.
+_SLEEP_PART = 1 / 50
+_LEAST_SLEEP_S = 20e-6  # the kernel's timer adds about 50 us
+_MOST_SLEEP_S = 5e-3
 
 
 class PlanRing:
@@ -28,7 +29,7 @@ class PlanRing:
 
     In memory: the count of all words written, each reader's count of words taken, then the ring. An array is its
     length and its values; one that is longer than the ring goes through it in parts. A reader that waits looks without
-    a pause for spin_s, then about every 70 us, and after a second of silence every 2 ms.
+    a pause for spin_s, then ever less often, down to every 5 ms.
 
     Nothing notices a peer's death: whoever started the processes watches them. The file's name is needed until all
     have attached; after ``unlink`` the memory goes with the last process, however it ends.
@@ -130,5 +131,5 @@ def _wait(ready: Callable[[], int], *, spin_s: float, limit_s: float = float("in
         if waited_s > limit_s:
             return False
         if waited_s >= spin_s:
-            time.sleep(_BUSY_SLEEP_S if waited_s < _IDLE_AFTER_S else _IDLE_SLEEP_S)
+            time.sleep(min(max(waited_s * _SLEEP_PART, _LEAST_SLEEP_S), _MOST_SLEEP_S))
     return True

@@ -75,7 +75,7 @@ def test_arrays_of_any_length_reach_every_process_in_order(
 def test_a_reader_that_has_waited_for_long_costs_next_to_nothing(
     ring: PlanRing, readers: list[subprocess.Popen[str]]
 ) -> None:
-    time.sleep(plan_ring._IDLE_AFTER_S)
+    time.sleep(50 * plan_ring._MOST_SLEEP_S)
     processes = [psutil.Process(reader.pid) for reader in readers]
     before_s = [sum(process.cpu_times()[:2]) for process in processes]
     time.sleep(0.5)

@@ -148,7 +148,7 @@ needs_two_gpus = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs
 async def test_two_gpus_give_the_tokens_of_one(start):
     found = []
     for flags in ({"device": "cuda:1"}, {"device": "cuda", "tp_size": 2}):
-        program = start(**flags)
+        program = start(**flags, cuda_graph_max_rows=32)
         async with router_of(program.address()) as router:
             for number in range(1, 7):
                 await router.submit(submission(number, random_prompt(9 * number, seed=number), max_tokens=40))
@@ -163,7 +163,7 @@ async def test_two_gpus_give_the_tokens_of_one(start):
 @needs_two_gpus
 @pytest.mark.parametrize("lost", [0, 1])
 async def test_the_loss_of_a_gpu_rank_in_mid_step_ends_all_within_two_seconds(start, lost):
-    program = start(device="cuda", tp_size=2)
+    program = start(device="cuda", tp_size=2, cuda_graph_max_rows=32)
     async with router_of(program.address()) as router:
         for number in range(1, 5):
             await router.submit(submission(number, random_prompt(4, seed=number), max_tokens=240))
