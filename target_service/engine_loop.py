@@ -41,7 +41,6 @@ from target_service.step_plan import plan_step
 from target_service.step_runner import StepRunner
 
 IDLE_WAIT_S = 1.0  # between looks at the drafts, at most
-KEEP_ALIVE_S = 3600.0  # between steps, at most: the other ranks wait for days, not for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,6 @@ class EngineLoop:
         )
         self._stopped = False
         self._step = 0
-        self._stepped_at_s = clock()
         self._has_asked = False  # since the last event or wait
         self._waiting_since_s: float | None = None  # for trees alone
 
@@ -124,9 +122,6 @@ class EngineLoop:
         self._has_asked = False
         self._hand_over_late()
         self._reporter.flush_changes()
-        if now_s - self._stepped_at_s >= KEEP_ALIVE_S:
-            self._stepped_at_s = now_s
-            self._parts.runner.keep_alive()
         if due.until_s is None:
             self._waiting_since_s = None
             return IDLE_WAIT_S
@@ -143,7 +138,6 @@ class EngineLoop:
         waited_s = 0.0 if self._waiting_since_s is None else now_s - self._waiting_since_s
         self._waiting_since_s = None
         self._step += 1
-        self._stepped_at_s = now_s
         planned = plan_step(due, page_size=self._page_size)
         planned_s = self._clock()
         pending = runner.launch(planned.plan, planned.params, num_feature_rows=planned.num_drafted_rows)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from engine.plan import StepBuilder, StepPlan
+from engine.plan import StepPlan
 from engine.pool import TargetCache
 from engine.sampling import sampling_batch
 from engine.target_model import TargetModel
@@ -79,10 +79,6 @@ class StepRunner:
     def run(self, plan: StepPlan, params: Sequence[SamplingParams]) -> StepResult:
         """Launches a step and waits for it."""
         return self.launch(plan, params).result()
-
-    def keep_alive(self) -> None:
-        """An empty step: the other ranks' wait for the next plan, which is long but bounded, starts anew."""
-        self.run(StepBuilder(self._cache.page_size).build(), ())
 
     def stop(self) -> None:
         """Ends the other ranks' loops: an empty array is no plan."""
