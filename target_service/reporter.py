@@ -155,6 +155,7 @@ def _record(done: DoneStep) -> RoundRecord:
             "plan": (marks.planned_s - marks.began_s) * 1e3,
             "forward": result.forward_ms,
             "sample": result.sample_ms,
+            "host": max(0.0, (marks.known_s - marks.planned_s) * 1e3 - result.forward_ms - result.sample_ms),
             "commit": (marks.committed_s - marks.known_s) * 1e3,
             "extend": (marks.asked_s - marks.committed_s) * 1e3,
         },

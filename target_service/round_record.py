@@ -19,4 +19,4 @@ class RoundRecord:
     walk: WalkResult
     sessions: list[tuple[int, int]]  # session and round of each tree; 0 without a session
     goes_on: list[bool]  # of each tree: its request did not end in this step
-    timings_ms: dict[str, float]  # "plan", "forward", "sample", "commit", "extend"
+    timings_ms: dict[str, float]  # "plan", "forward", "sample", "host" (launch and wait), "commit", "extend"

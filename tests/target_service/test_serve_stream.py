@@ -164,7 +164,7 @@ async def test_the_last_round_can_be_inspected_and_watched(serve_target):
         assert list(view.verify_input.parents) == [-1]
         assert list(view.verify_input.positions) == list(view.verify_input.base_committed_len)
         assert list(view.verify_output.verified_id) == router.got[1].tokens[-1:]
-        assert set(view.timings_ms) == {"plan", "forward", "sample", "commit", "extend"}
+        assert set(view.timings_ms) == {"plan", "forward", "sample", "host", "commit", "extend"}
 
 
 async def test_get_info_shows_the_target_and_its_load(serve_target):
