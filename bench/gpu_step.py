@@ -62,9 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     cache = model.make_cache(num_pages, _PAGE_SIZE)
     eager = {mix: _step_ms(model, plan, cache, args.repeats) for mix, plan in plans.items()}
     model.capture(cache, args.max_rows)
-    print(
-        f"{args.model_path}, {args.dtype}, {ops.name} kernels, {args.kv_len} tokens of KV, {torch.cuda.get_device_name(device)}"
-    )
+    name = torch.cuda.get_device_name(device)
+    print(f"{args.model_path}, {args.dtype}, {ops.name} kernels, {args.kv_len} tokens of KV, {name}")
     print("| mix | rows | nodes | graph: ms | launches: ms | host, graph: us |\n|---|---|---|---|---|---|")
     for mix, plan in plans.items():
         graph_ms = _step_ms(model, plan, cache, args.repeats)

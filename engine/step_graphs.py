@@ -15,7 +15,7 @@ from engine.pool import TargetCache
 from engine.step_inputs import StepInputs, StepSize, StepTensors
 from kernels.ops import AttentionBuffers, AttentionPlan
 
-_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024)
+_ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 # Prompt chunks want few logits of many rows: 512 rows x 49152 tokens in fp32 would be 100 MB to write.
 _FEW_NODES = (64, 256)
 
