@@ -102,8 +102,8 @@ def _draw_ahead(
     score = float("-inf")
     mass = tl.full([], 0, tl.int64)
     for group in range(tl.cdiv(count, _GROUP)):
-        subs, is_sub = _members(ranks, count, group, SUBS)
-        scores, ids = _score_tile(row, subs, is_sub, VOCAB, HAS_BIAS, HAS_MASK)
+        subs = _members(ranks, count, group, SUBS)
+        scores, ids = _score_tile(row, subs, VOCAB, HAS_BIAS, HAS_MASK)
         is_ahead = _is_ahead(scores, ids, end, end_id)
         mass += mass_of(scores, is_ahead)
         noisy = scores + block_noise(seed, position, noise_blocks(subs), _GROUP, SUB // 4)
@@ -125,8 +125,8 @@ def _mass_ahead(
     ranks, count = _ranks(peaks >= end, VOCAB, SUBS)
     mass = tl.full([], 0, tl.int64)
     for group in range(tl.cdiv(count, _GROUP)):
-        subs, is_sub = _members(ranks, count, group, SUBS)
-        scores, ids = _score_tile(row, subs, is_sub, VOCAB, HAS_BIAS, HAS_MASK)
+        subs = _members(ranks, count, group, SUBS)
+        scores, ids = _score_tile(row, subs, VOCAB, HAS_BIAS, HAS_MASK)
         mass += mass_of(scores, _is_ahead(scores, ids, end, end_id))
     return mass
 
@@ -154,10 +154,10 @@ def _end_of_top_k(row, top_k, VOCAB: tl.constexpr, SUBS: tl.constexpr, HAS_BIAS:
     for digit in range(4):
         histogram = tl.zeros([_BINS], tl.int32)
         for group in range(num_groups):
-            subs, is_sub = _members(ranks, count, group, SUBS)
-            scores, ids = _score_tile(row, subs, is_sub, VOCAB, HAS_BIAS, HAS_MASK)
+            subs = _members(ranks, count, group, SUBS)
+            scores, ids = _score_tile(row, subs, VOCAB, HAS_BIAS, HAS_MASK)
             shifted = _depth_bits(scores) >> (24 - 8 * digit)
-            counted = ((shifted >> 8) == found) & (ids < VOCAB) & is_sub[:, None]
+            counted = ((shifted >> 8) == found) & (ids < VOCAB)
             digits = tl.reshape((shifted & 255).to(tl.int32), [_GROUP * SUB])
             histogram += tl.histogram(digits, _BINS, mask=tl.reshape(counted, [_GROUP * SUB]))
         filled = tl.cumsum(histogram)
@@ -190,8 +190,8 @@ def _nth_equal(
     seen = 0
     nth_id = NO_TOKEN + 0
     for group in range(tl.cdiv(count, _GROUP)):
-        subs, is_sub = _members(ranks, count, group, SUBS)
-        scores, ids = _score_tile(row, subs, is_sub, VOCAB, HAS_BIAS, HAS_MASK)
+        subs = _members(ranks, count, group, SUBS)
+        scores, ids = _score_tile(row, subs, VOCAB, HAS_BIAS, HAS_MASK)
         equal = tl.reshape((scores == value).to(tl.int32), [_GROUP * SUB])
         order = seen + tl.cumsum(equal)
         hit = (equal > 0) & (order == nth)
@@ -201,10 +201,10 @@ def _nth_equal(
 
 
 @triton.jit
-def _score_tile(row, subs, is_sub, VOCAB: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr):
+def _score_tile(row, subs, VOCAB: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr):
     """(scores, ids) [_GROUP, SUB] of sub-chunks; -inf where is_sub is not set."""
     logits, row_stride, bitmask, mask_stride, pack, node, _, largest, temperature = row
-    ids = tl.where(is_sub[:, None], token_ids(subs), NO_TOKEN)
+    ids = token_ids(subs)
     source = (logits, row_stride, bitmask, mask_stride)
     tile = logit_tile(source, pack, node, ids, VOCAB, HAS_BIAS, HAS_MASK)
     return to_scores(tile, largest, temperature), ids
@@ -228,11 +228,11 @@ def _ranks(wanted, VOCAB: tl.constexpr, SUBS: tl.constexpr):
 
 @triton.jit
 def _members(ranks, count, group, SUBS: tl.constexpr):
-    """(sub-chunks [_GROUP], which of them there are) of a group, ascending."""
+    """The sub-chunks [_GROUP] of a group, ascending; past the last one comes SUBS, whose tokens do not exist."""
     wanted = group * _GROUP + tl.arange(0, _GROUP)
     sub = tl.arange(0, SUBS)
     subs = tl.sum(tl.where(ranks[:, None] == wanted[None, :], sub[:, None], 0), axis=0)
-    return subs, wanted < count
+    return tl.where(wanted < count, subs, SUBS)
 
 
 @triton.jit

@@ -51,7 +51,7 @@ def _select(scores: Tensor, k: int, *, log_probs: bool) -> tuple[Tensor, Tensor]
     return values, indices
 
 
-@triton.jit(do_not_specialize=["num_scores", "k"])
+@triton.jit(do_not_specialize=["k"])
 def _chunk_kernel(
     scores,
     row_stride,

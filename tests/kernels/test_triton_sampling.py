@@ -112,11 +112,9 @@ def test_masked_tokens_are_never_drawn_and_bias_counts_at_its_own_node(ops, para
 
 def test_a_larger_walk_may_follow_a_smaller_one(ops):
     logits = torch.randn((20, 40), generator=torch.Generator().manual_seed(5))
-    for num_requests in (2, 70, 3):
-        trees, sampling = (
-            tree_batch(DraftTree.single(0), num_requests),
-            sampling_batch([SamplingParams()] * num_requests),
-        )
+    for num_requests in (2, 20, 3):
+        trees = tree_batch(DraftTree.single(0), num_requests)
+        sampling = sampling_batch([SamplingParams()] * num_requests)
         assert walk(ops, logits, trees, sampling).verified_id.tolist() == logits[:num_requests].argmax(1).tolist()
 
 
