@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _measure(model: str, row_counts: Sequence[int], *, sweep: bool) -> Iterator[Line]:
     num_sms = torch.cuda.get_device_properties("cuda").multi_processor_count
-    skinny = SkinnyLinear(torch.device("cuda"), num_sms=num_sms)
+    skinny = SkinnyLinear(torch.device("cuda"))
     for name, (num_out, width) in SHAPES[model].weights.items():
         weights = _cold_weights(num_out, width)
         for rows in row_counts:

@@ -15,9 +15,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.triton_ops.overlap import await_previous, prefetch_lines
+
 MAX_ROWS = 64
+SKINNY_ROWS = 0  # up to here it is faster than cuBLAS: see bench.gpu_layers
 _MAX_TILES = 1 << 14  # blocks whose width is split
 _MAX_SPLITS = 16
+_PREFETCHED_LINES = 8  # 128 bytes, 64 values each, of a row of a program's weights
 _FIXED_COST = 2  # blocks of the width that a program's start and end cost as much as
 
 
@@ -45,9 +49,12 @@ class SkinnyLinear:
     Owns the counters by which programs find out who is last, so that one object serves one stream.
     """
 
-    def __init__(self, device: torch.device, *, num_sms: int) -> None:
+    def __init__(self, device: torch.device, *, overlap: bool = False) -> None:
+        """overlap: see ``kernels.triton_ops.overlap``; a program's first weights are fetched while it waits."""
+        self._overlap = overlap
         self._counters = torch.zeros(_MAX_TILES, dtype=torch.int32, device=device)
-        self._num_sms = num_sms
+        on_cuda = device.type == "cuda"
+        self._num_sms = torch.cuda.get_device_properties(device).multi_processor_count if on_cuda else 1
 
     @staticmethod
     def fits(x: Tensor, weight: Tensor) -> bool:
@@ -97,8 +104,11 @@ class SkinnyLinear:
             BLOCK_ROWS=block_rows,
             BLOCK_OUT=tile.block_out,
             BLOCK_K=tile.block_k,
+            PREFETCHED=_PREFETCHED_LINES,
+            OVERLAPS=self._overlap,
             num_stages=tile.num_stages,
             num_warps=tile.num_warps,
+            launch_pdl=self._overlap,
         )
         return out
 
@@ -137,6 +147,8 @@ def _skinny_kernel(
     BLOCK_ROWS: tl.constexpr,
     BLOCK_OUT: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    PREFETCHED: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     tile = tl.program_id(0)
     split = tl.program_id(1)
@@ -144,11 +156,16 @@ def _skinny_kernel(
     row = tl.arange(0, BLOCK_ROWS)
     column = tl.arange(0, BLOCK_K)
     # Past the last output the last weight is read again, so that whole blocks need no mask; nothing of it is stored.
-    weight_at = weight_ptr + tl.minimum(outs, num_out - 1).to(tl.int64)[:, None] * width + column[None, :]
+    weight_row = weight_ptr + tl.minimum(outs, num_out - 1).to(tl.int64)[:, None] * width
+    weight_at = weight_row + column[None, :]
     x_at = x_ptr + row[:, None] * x_stride + column[None, :]
     is_row = (row < rows)[:, None]
     total = tl.zeros((BLOCK_OUT, BLOCK_ROWS), tl.float32)
     start = split * split_width
+    if OVERLAPS:
+        line = start + 64 * tl.arange(0, PREFETCHED)
+        prefetch_lines(weight_row + tl.minimum(line, width - 1)[None, :])
+    await_previous(OVERLAPS)
     for k in range(start, tl.minimum(start + split_width, width), BLOCK_K):
         if EVEN_WIDTH:
             weight = tl.load(weight_at + k)

@@ -10,10 +10,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.triton_ops.overlap import await_previous
+
 _VALUES_PER_WARP = 512  # 16 a thread
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, overlap: bool) -> Tensor:
     """As ``Ops.rms_norm``: x [rows, width] or [rows, heads, width], whose last dimension lies together."""
     *_, width = x.shape
     assert x.dim() in (2, 3) and x.stride(-1) == 1 and weight.shape == (width,)
@@ -23,12 +25,25 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     block = triton.next_power_of_2(width)
     if x.numel():
         _rms_norm_kernel[(x.shape[0] * num_heads,)](
-            x, weight, out, num_heads, width, x.stride(0), head_stride, eps, BLOCK=block, num_warps=_num_warps(block)
+            x,
+            weight,
+            out,
+            num_heads,
+            width,
+            x.stride(0),
+            head_stride,
+            eps,
+            BLOCK=block,
+            OVERLAPS=overlap,
+            num_warps=_num_warps(block),
+            launch_pdl=overlap,
         )
     return out
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, capture: Tensor | None) -> Tensor:
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, capture: Tensor | None, overlap: bool
+) -> Tensor:
     """As ``Ops.add_rms_norm``: MUTATES residual, and capture where it is given."""
     rows, width = x.shape
     assert residual.shape == x.shape and residual.is_contiguous() and x.stride(1) == 1 and weight.shape == (width,)
@@ -48,19 +63,33 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, captur
             eps,
             HAS_CAPTURE=capture is not None,
             BLOCK=block,
+            OVERLAPS=overlap,
             num_warps=_num_warps(block),
+            launch_pdl=overlap,
         )
     return out
 
 
 @triton.jit
-def _rms_norm_kernel(x_ptr, weight_ptr, out_ptr, num_heads, width, row_stride, head_stride, eps, BLOCK: tl.constexpr):
+def _rms_norm_kernel(
+    x_ptr,
+    weight_ptr,
+    out_ptr,
+    num_heads,
+    width,
+    row_stride,
+    head_stride,
+    eps,
+    BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
+):
     program = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < width
     start = program // num_heads * row_stride + program % num_heads * head_stride
-    x = tl.load(x_ptr + start + columns, mask=mask, other=0.0).to(tl.float32)
     weight = tl.load(weight_ptr + columns, mask=mask, other=0.0)
+    await_previous(OVERLAPS)
+    x = tl.load(x_ptr + start + columns, mask=mask, other=0.0).to(tl.float32)
     tl.store(out_ptr + program * width + columns, _normed(x, weight, width, eps), mask=mask)
 
 
@@ -77,13 +106,15 @@ def _add_rms_norm_kernel(
     eps,
     HAS_CAPTURE: tl.constexpr,
     BLOCK: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
     mask = columns < width
+    weight = tl.load(weight_ptr + columns, mask=mask, other=0.0)
+    await_previous(OVERLAPS)
     x = tl.load(x_ptr + row * x_stride + columns, mask=mask, other=0.0).to(tl.float32)
     residual = tl.load(residual_ptr + row * width + columns, mask=mask, other=0.0).to(tl.float32)
-    weight = tl.load(weight_ptr + columns, mask=mask, other=0.0)
     total = (residual + x).to(residual_ptr.dtype.element_ty)
     tl.store(residual_ptr + row * width + columns, total, mask=mask)
     if HAS_CAPTURE:

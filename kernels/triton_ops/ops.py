@@ -22,6 +22,8 @@ from kernels.reference.ops import ReferenceOps
 from kernels.triton_ops import activation, grow, kv, norm, philox, rope, select
 from kernels.triton_ops.attention import TritonAttention
 from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
+from kernels.triton_ops.linear import SKINNY_ROWS, SkinnyLinear
+from kernels.triton_ops.overlap import can_overlap
 from kernels.triton_ops.rows import gather_rows, scatter_rows
 from kernels.triton_ops.walk import Walker
 
@@ -35,8 +37,17 @@ class TritonOps(ReferenceOps):
 
     name = "triton"
 
-    def __init__(self, device: torch.device | str = "cuda") -> None:
+    def __init__(
+        self, device: torch.device | str = "cuda", *, overlap: bool | None = None, skinny_rows: int = SKINNY_ROWS
+    ) -> None:
+        """overlap: whether kernels start while the one before ends; None: where the device can.
+
+        skinny_rows: products of at most so many rows are computed by Triton, others by cuBLAS.
+        """
         super().__init__(device)
+        self._overlap = can_overlap(self.device) if overlap is None else overlap
+        self._skinny_rows = skinny_rows
+        self._skinny = SkinnyLinear(self.device, overlap=self._overlap)
         self._attention = TritonAttention(self.device)
         self._walker = Walker(self.device)
         self._pool_tables: dict[tuple[int, ...], kv.PoolTable] = {}
@@ -51,7 +62,14 @@ class TritonOps(ReferenceOps):
     def choose_nodes(self, trees: GrowingTrees) -> None:
         grow.choose_nodes(trees)
 
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if len(x) <= self._skinny_rows and SkinnyLinear.fits(x, weight):
+            return self._skinny.linear(x, weight, bias)
+        return super().linear(x, weight, bias)
+
     def logits(self, x: Tensor, weight: Tensor) -> Tensor:
+        if len(x) <= self._skinny_rows and SkinnyLinear.fits(x, weight):
+            return self._skinny.linear(x, weight, out_dtype=torch.float32)
         if x.dtype == torch.float32 or x.device.type != "cuda":
             return super().logits(x, weight)
         return torch.mm(x, weight.t(), out_dtype=torch.float32)
@@ -60,18 +78,18 @@ class TritonOps(ReferenceOps):
         return gather_rows(table, ids)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return norm.rms_norm(x, weight, eps)
+        return norm.rms_norm(x, weight, eps, overlap=self._overlap)
 
     def add_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, capture: Tensor | None = None
     ) -> Tensor:
-        return norm.add_rms_norm(x, residual, weight, eps, capture)
+        return norm.add_rms_norm(x, residual, weight, eps, capture=capture, overlap=self._overlap)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
-        return activation.silu_mul(gate_up)
+        return activation.silu_mul(gate_up, overlap=self._overlap)
 
     def rope(self, q: Tensor, k: Tensor, cos_sin: Tensor) -> None:
-        rope.rotate(q, k, cos_sin)
+        rope.rotate(q, k, cos_sin, overlap=self._overlap)
 
     def append_kv(self, k: Tensor, v: Tensor, slots: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
         scatter_rows(k_cache.flatten(1), slots, k.flatten(1))
@@ -89,7 +107,8 @@ class TritonOps(ReferenceOps):
         *,
         norms: HeadNorms | None = None,
     ) -> Tensor:
-        rope.rotate_append((q, k, v), cos_sin, slots, (k_cache, v_cache), norms)
+        target = rope.AppendTarget(slots, k_cache, v_cache)
+        rope.rotate_append((q, k, v), cos_sin, target, norms=norms, overlap=self._overlap)
         return q
 
     def move_rows(self, pools: list[Tensor], src: Tensor, dst: Tensor) -> None:

@@ -2,60 +2,74 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.ops import HeadNorms
+from kernels.triton_ops.overlap import await_previous
 
 _TILE = 512  # values of one program: a few heads
 
 
-def rotate(q: Tensor, k: Tensor, cos_sin: Tensor) -> None:
+class AppendTarget(NamedTuple):
+    """Where a step's keys and values go."""
+
+    slots: Tensor  # [rows] int64
+    k_cache: Tensor  # [slots, kv_heads, head_dim], contiguous
+    v_cache: Tensor
+
+
+def rotate(q: Tensor, k: Tensor, cos_sin: Tensor, *, overlap: bool) -> None:
     """As ``Ops.rope``: MUTATES q and k. The values of a head lie together; rows and heads may be apart."""
-    _launch((q, k, k), cos_sin, None, None, None)
+    _launch((q, k, k), cos_sin, None, norms=None, overlap=overlap)
 
 
 def rotate_append(
     qkv: tuple[Tensor, Tensor, Tensor],
     cos_sin: Tensor,
-    slots: Tensor,
-    caches: tuple[Tensor, Tensor],
+    target: AppendTarget,
+    *,
     norms: HeadNorms | None,
+    overlap: bool,
 ) -> None:
     """As ``Ops.rope_append``: MUTATES q and the caches at the slots; k stays as it is.
 
-    qkv: [rows, heads or kv_heads, d], whose heads' values lie together; the caches are contiguous.
+    qkv: [rows, heads or kv_heads, d]; the values of a head lie together, rows and heads may be apart.
     """
-    _launch(qkv, cos_sin, slots, caches, norms)
+    _launch(qkv, cos_sin, target, norms=norms, overlap=overlap)
 
 
 def _launch(
     qkv: tuple[Tensor, Tensor, Tensor],
     cos_sin: Tensor,
-    slots: Tensor | None,
-    caches: tuple[Tensor, Tensor] | None,
+    target: AppendTarget | None,
+    *,
     norms: HeadNorms | None,
+    overlap: bool,
 ) -> None:
     q, k, v = qkv
     rows, num_heads, head_dim = q.shape
     num_kv_heads = k.shape[1]
     assert all(x.stride(2) == 1 and x.shape[::2] == (rows, head_dim) for x in qkv) and head_dim % 2 == 0
     assert cos_sin.shape == (rows, head_dim) and cos_sin.is_contiguous()
-    assert slots is None or (slots.shape == (rows,) and slots.is_contiguous())
-    assert caches is None or all(c.shape[1:] == k.shape[1:] and c.is_contiguous() for c in caches)
+    slots, k_cache, v_cache = (cos_sin, k, v) if target is None else target
+    if target is not None:
+        assert slots.shape == (rows,) and slots.is_contiguous()
+        assert all(c.shape[1:] == k.shape[1:] and c.is_contiguous() for c in (k_cache, v_cache))
     if rows == 0:
         return
     half = triton.next_power_of_2(head_dim // 2)
     block_heads = max(_TILE // (2 * half), 1)
-    k_cache, v_cache = (k, v) if caches is None else caches
     grid = (rows, triton.cdiv(num_heads, block_heads) + triton.cdiv(num_kv_heads, block_heads))
     _rotate_append_kernel[grid](
         q,
         k,
         v,
         cos_sin,
-        cos_sin if slots is None else slots,
+        slots,
         k_cache,
         v_cache,
         q if norms is None else norms.q,
@@ -68,8 +82,10 @@ def _launch(
         BLOCK_HEADS=block_heads,
         BLOCK_HALF=half,
         HAS_NORMS=norms is not None,
-        APPENDS=caches is not None,
+        APPENDS=target is not None,
+        OVERLAPS=overlap,
         num_warps=2,
+        launch_pdl=overlap,
     )
 
 
@@ -98,6 +114,7 @@ def _rotate_append_kernel(
     BLOCK_HALF: tl.constexpr,
     HAS_NORMS: tl.constexpr,
     APPENDS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """Axis 1 of the grid: blocks of query heads, then blocks of KV heads."""
     row = tl.program_id(0).to(tl.int64)
@@ -105,6 +122,7 @@ def _rotate_append_kernel(
     num_q_blocks: tl.constexpr = (NUM_HEADS + BLOCK_HEADS - 1) // BLOCK_HEADS
     pairs = tl.arange(0, BLOCK_HALF)
     is_pair = pairs < HALF
+    await_previous(OVERLAPS)
     cos = tl.load(cos_sin_ptr + row * (2 * HALF) + pairs, mask=is_pair, other=0.0)[None, :]
     sin = tl.load(cos_sin_ptr + row * (2 * HALF) + HALF + pairs, mask=is_pair, other=0.0)[None, :]
     if block < num_q_blocks:

@@ -36,7 +36,7 @@ def _check(got: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch
 def test_any_split_gives_the_product(
     device: torch.device, rows: int, num_out: int, width: int, split_width: int
 ) -> None:
-    skinny = SkinnyLinear(device, num_sms=4)
+    skinny = SkinnyLinear(device)
     x, weight = _random(rows, 2 * width, device=device)[:, width:], _random(num_out, width, device=device)
     for _ in range(2):  # the second finds the counters as the first left them
         _check(skinny.linear(x, weight, plan=SkinnyPlan(SMALL, split_width)), x, weight)
@@ -44,7 +44,7 @@ def test_any_split_gives_the_product(
 
 @pytest.mark.parametrize("split_width", [32, 64])
 def test_a_bias_is_added_once_and_the_sum_may_stay_fp32(device: torch.device, split_width: int) -> None:
-    skinny = SkinnyLinear(device, num_sms=4)
+    skinny = SkinnyLinear(device)
     x, weight, bias = _random(3, 64, device=device), _random(20, 64, device=device), _random(20, device=device)
     plan = SkinnyPlan(SMALL, split_width)
     _check(skinny.linear(x, weight, bias, plan=plan), x, weight, bias)
@@ -65,9 +65,12 @@ def test_a_plan_covers_the_width_in_whole_blocks(rows: int, num_out: int, width:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("num_out", "width"), [(6144, 4096), (4096, 14336), (960, 576), (49152, 576)])
 @pytest.mark.parametrize("rows", [1, 7, 16, 17, 40, 64])
-def test_planned_products_of_real_shapes_are_right_and_repeat_bit_for_bit(rows: int, num_out: int, width: int) -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_planned_products_of_real_shapes_are_right_and_repeat_bit_for_bit(
+    rows: int, num_out: int, width: int, overlap: bool
+) -> None:
     device = torch.device("cuda")
-    skinny = SkinnyLinear(device, num_sms=132)
+    skinny = SkinnyLinear(device, overlap=overlap)
     x, weight = _random(rows, width, device=device), _random(num_out, width, device=device) * width**-0.5
     got = skinny.linear(x, weight)
     _check(got, x, weight)
