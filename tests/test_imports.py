@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "client": {"paceline"},
     "bench": {"client", "kernels", "paceline"},  # kernels: each tuning constant of one has a command here
 }
-RUN_THE_ENGINE = ("inflat*", "in_process", "cpu_step", "gpu_all_reduce", "gpu_draft", "gpu_step", "plan_ring")  # of bench
+# Of bench, beside what its room may import:
+RUN_THE_ENGINE = ("inflat*", "in_process", "cpu_step", "gpu_all_reduce", "gpu_draft", "gpu_step", "plan_ring")
 TORCHLESS = ("paceline", "router", "client")
 GENERATED_BELONGS_IN = ("codec", "servicer", "link")  # in the file's name; the client may use it anywhere
 
