@@ -5,7 +5,8 @@
     python -m bench.gpu_attention --backend flashinfer
 
 Calls of one graph take turns on caches of several layers, more than the L2 holds, as a model's layers do. The limit is
-the time that one read of every request's KV, the queries and the results take. load is the host's time for a batch.
+the time that one read of every request's KV, the queries and the results take; load is the host's time for a batch. A
+star marks the variant that the rule takes.
 """
 
 from __future__ import annotations
@@ -13,21 +14,22 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
 from bench.attention_shapes import SHAPES, AttentionShape, make_batch
 from bench.gpu_timer import graph_us
 from kernels.backends import load_ops
-from kernels.ops import AttentionBatch, AttentionBuffers, AttentionLimits
+from kernels.ops import AttentionBatch, AttentionLimits, AttentionPlan
 from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
 from kernels.triton_ops.attention_tuning import AttentionTuning, TileTuning
 
 _H200_TB_S = 4.3  # what weights stream at on one H200, see docs/performance.md
 _MIN_CACHE_BYTES = 256 << 20  # of all layers, several times the L2
-_MAX_LAYERS = 64
+_MAX_LAYERS = 320
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _LOADS = 200
 
@@ -47,20 +49,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     heads = "{}/{} heads of {}".format(*args.heads)
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.backend}, {args.dtype}, {heads}")
     print("| shape | sizes | variant | load: us | us | limit: us | share |\n|---|---|---|---|---|---|---|")
-    for name, (label, tuning) in itertools.product(args.shapes, _tunings(args.sweep)):
+    for name in args.shapes:
         case = _Case(SHAPES[name], args)
-        buffers = case.buffers(args.backend, tuning)
         limit_us = case.num_bytes / args.bandwidth_tb_s / 1e6
-        variants = buffers.variants if args.sweep is None else (_swept_variant(buffers, args.sweep),)
-        chosen = buffers.load(case.batch)
-        for variant in variants:
-            load_us, us = case.time(buffers, variant or chosen)
-            mark = "*" if variant == chosen else ""
-            print(
-                f"| {name} | {label} | {variant or chosen}{mark} | {load_us:.0f} | {us:.2f} | {limit_us:.2f} "
-                f"| {limit_us / us:.0%} |",
-                flush=True,
-            )
+        for label, variant, load_us, us in (
+            _eager(case) if args.backend == "flashinfer" else _buffered(case, args.sweep)
+        ):
+            share = f"{limit_us / us:.0%}"
+            print(f"| {name} | {label} | {variant} | {load_us:.0f} | {us:.2f} | {limit_us:.2f} | {share} |", flush=True)
 
 
 class _Case:
@@ -91,23 +87,46 @@ class _Case:
         values = 2 * kv_len * num_kv_heads * head_dim + 2 * self._q.numel()
         self.num_bytes = values * dtype.itemsize
 
-    def buffers(self, backend: str, tuning: AttentionTuning) -> AttentionBuffers:
-        if backend == "triton":
-            return TritonAttentionBuffers(self.limits, self._q.device, tuning=tuning)
-        return load_ops(backend, self._q.device).attention_buffers(self.limits)
+    def buffers(self, tuning: AttentionTuning) -> TritonAttentionBuffers:
+        return TritonAttentionBuffers(self.limits, self._q.device, tuning=tuning)
 
-    def time(self, buffers: AttentionBuffers, variant: int) -> tuple[float, float]:
-        """Microseconds of a load and of a run."""
-        buffers.load(self.batch, variant)
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(_LOADS):
-            buffers.load(self.batch, variant)
-        load_us = (time.perf_counter() - start) / _LOADS * 1e6
-        plan = buffers.plan(self.num_rows, variant)
+    def time(self, plan: AttentionPlan) -> float:
+        """Microseconds of a run in a graph."""
         caches = list(self._caches)
-        run_us = graph_us(lambda i: plan.run(self._q, *caches[i % len(caches)]), uses=2 * self.num_layers)
-        return load_us, run_us
+        return graph_us(lambda i: plan.run(self._q, *caches[i % len(caches)]), uses=2 * self.num_layers)
+
+    def run_once(self, plan: AttentionPlan) -> None:
+        plan.run(self._q, *self._caches[0])
+
+
+def _buffered(case: _Case, sweep: str | None) -> Iterator[tuple[str, str, float, float]]:
+    """Sizes, the variant (a star: the one that the rule takes), microseconds of a load and of a run."""
+    for label, tuning in _tunings(sweep):
+        buffers = case.buffers(tuning)
+        chosen = buffers.load(case.batch)
+        variants = {"narrow": buffers.variants[:1], "wide": buffers.variants[-1:], "splits": (chosen,)}
+        for variant in variants.get(sweep or "", buffers.variants):
+            load_us = _host_us(partial(buffers.load, case.batch, variant))
+            us = case.time(buffers.plan(case.num_rows, variant))
+            yield label, f"{variant}{'*' * (variant == chosen)}", load_us, us
+
+
+def _eager(case: _Case) -> Iterator[tuple[str, str, float, float]]:
+    """The same of FlashInfer's eager plan, whose load is the planning and one launch."""
+    ops = load_ops("flashinfer", "cuda")
+    case.run_once(ops.plan_attention(case.batch))
+    load_us = _host_us(lambda: case.run_once(ops.plan_attention(case.batch)))
+    plan = ops.plan_attention(case.batch)
+    case.run_once(plan)
+    yield "flashinfer", "", load_us, case.time(plan)
+
+
+def _host_us(call: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(_LOADS):
+        call()
+    return (time.perf_counter() - start) / _LOADS * 1e6
 
 
 def _tunings(sweep: str | None) -> Iterator[tuple[str, AttentionTuning]]:
@@ -123,11 +142,6 @@ def _tunings(sweep: str | None) -> Iterator[tuple[str, AttentionTuning]]:
             label = f"{tile.lanes} x {tile.block_kv}, {tile.num_warps} warps, {tile.num_stages} stages"
             label += ", fused" if tile.fused_combine else ""
             yield label, replace(default, narrow=tile) if sweep == "narrow" else replace(default, wide=tile)
-
-
-def _swept_variant(buffers: AttentionBuffers, sweep: str) -> int:
-    """That whose sizes vary; 0, the chosen one, where the splits do."""
-    return {"narrow": buffers.variants[0], "wide": buffers.variants[-1], "splits": 0}[sweep]
 
 
 _NARROW_TILES = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-_MAX_BLOCK_BYTES = 16384  # of K of one block: with V and three stages 96 KB, so that two programs share an SM
+_USUAL_HEAD_BYTES = 256  # 128 values of 16 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,7 @@ class TileTuning:
     """One variant of the kernel. A tile holds rows of one request times the query heads of one KV head."""
 
     lanes: int  # query vectors of a tile, at most
-    block_kv: int  # positions of one step of the loop; a power of two
+    block_kv: int  # positions of one step of the loop, for heads of up to 256 bytes; a power of two
     num_warps: int
     num_stages: int
     fused_combine: bool  # the last program of a split tile combines it; else a second kernel does
@@ -23,8 +23,8 @@ class TileTuning:
         return max(1, self.lanes // group)
 
     def block_for(self, head_dim: int, itemsize: int) -> int:
-        """block_kv, less where heads or values are large: K, V and their stages share an SM's memory."""
-        fitting = _MAX_BLOCK_BYTES // (next_power_of_2(head_dim) * itemsize)
+        """block_kv, less where heads are larger: the blocks of all stages share an SM's memory."""
+        fitting = self.block_kv * _USUAL_HEAD_BYTES // (next_power_of_2(head_dim) * itemsize)
         return max(16, min(self.block_kv, fitting))
 
 
