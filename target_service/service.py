@@ -12,6 +12,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry
 
 from engine.pages import PageAllocator
+from kernels.ops import WalkLimits
 from paceline.errors import PacelineError, UnavailableError
 from paceline.rpc import RpcServer
 from target_service.codec import Edge
@@ -65,6 +66,9 @@ def make_parts(
     """All that the decode loop drives, over a loaded rank 0. Runs the warm-up."""
     runner = StepRunner(rank.model, rank.cache, ops=rank.ops, tp=rank.tp)
     allocator = PageAllocator(rank.cache.num_pages, config.page_size)
+    rank.ops.prepare_walk(
+        WalkLimits(config.max_rows_per_step, config.max_running_requests, rank.model.config.vocab_size)
+    )
     times = warm_up(runner, allocator)
     window = AcceptanceWindow()
     metrics = TargetMetrics(registry)
