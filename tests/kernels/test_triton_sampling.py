@@ -183,6 +183,8 @@ def test_the_gpu_walks_256_random_trees_like_the_reference(ops):
         next_sibling=np.concatenate([tree.next_sibling() for tree in trees]),
     )
     logits = torch.randn((sum(sizes), 50), generator=torch.Generator().manual_seed(8)) * 2
+    for first, tree in zip(batch.node_indptr, trees, strict=False):  # children are likely, so that paths are long
+        logits[first + tree.parents[1:], tree.tokens[1:]] += 6
     sampling = sampling_batch([MIXED_PARAMS[i % len(MIXED)] for i in range(256)])
     got = walk(ops, logits, batch, sampling)
     assert_equal(got, walk(ReferenceOps(), logits, batch, sampling))
@@ -190,7 +192,7 @@ def test_the_gpu_walks_256_random_trees_like_the_reference(ops):
 
 
 def random_tree(rng: np.random.Generator) -> DraftTree:
-    """Up to 64 nodes, few parents, so that many paths are followed."""
+    """Up to 64 nodes, few children each."""
     size = int(rng.integers(1, 65))
     parents = [-1, *(int(rng.integers(max(0, node - 12), node)) for node in range(1, size))]
     free = {node: list(rng.permutation(50)) for node in range(-1, size)}
