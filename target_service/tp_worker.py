@@ -17,7 +17,7 @@ from paceline.errors import PacelineError
 from paceline.logs import set_up_logging
 from paceline.threads import share_cores
 from target_service.config import TargetConfig
-from target_service.tp_workers import end_process
+from target_service.tp_workers import end_process, remove_meeting_place
 
 _PROG = "target_service.tp_worker"
 _ORPHANED = 1
@@ -43,7 +43,8 @@ def main(argv: Sequence[str]) -> None:
         config = TargetConfig(**values)
         set_up_logging(f"{_PROG}[{rank.rank}]", level=config.log_level)
         share_cores(config.threads_per_rank)
-        threading.Thread(target=_end_with_parent, name="parent watch", daemon=True).start()
+        watch = threading.Thread(target=_end_with_parent, args=(rank.init_method,), name="parent watch", daemon=True)
+        watch.start()
         _follow(config, rank)
     except PacelineError as error:
         print(f"{_PROG}: {error}", file=sys.stderr)
@@ -64,9 +65,10 @@ def _follow(config: TargetConfig, rank: RankConfig) -> None:
     loaded.tp.close()
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(init_method: str) -> None:
     while os.read(_STDIN, 1):  # not sys.stdin: its lock would be held when the interpreter ends
         pass
+    remove_meeting_place(init_method)
     os._exit(_ORPHANED)
 
 

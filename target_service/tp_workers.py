@@ -11,6 +11,7 @@ import tempfile
 import threading
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 from paceline.config import to_argv
 from target_service.config import TargetConfig
@@ -66,6 +67,16 @@ class TpWorkers:
         _log.error("rank %d ended with code %d; the target ends, too", rank, code)
         self._folder.cleanup()
         os._exit(_RANK_LOST)
+
+
+def remove_meeting_place(init_method: str) -> None:
+    """For a rank that rank 0's death leaves alone: nobody else is left to tidy up. Any rank may be the first."""
+    url = urlsplit(init_method)
+    if url.scheme == "file":
+        place = Path(url.path)
+        with contextlib.suppress(OSError):  # another rank was faster, or somebody keeps other files there
+            place.unlink(missing_ok=True)
+            place.parent.rmdir()
 
 
 def end_process(code: int) -> NoReturn:

@@ -116,10 +116,13 @@ def test_a_killed_rank_0_leaves_no_orphan(start):
     program = start(tp_size=2)
     program.address()
     workers = program.workers()
+    (place,) = [Path(word.partition("file://")[2]) for word in workers[0].cmdline() if "file://" in word]
+    assert place.exists()
     program.process.kill()
     program.end()
     _, alive = psutil.wait_procs(workers, timeout=20)
     assert not alive
+    assert not place.parent.exists()
 
 
 @pytest.mark.slow
