@@ -12,9 +12,12 @@ from typing import Any, NoReturn
 from bench.config import BenchConfig
 from bench.measure import Measurement, choose_prompts, measure_in_process, measure_services
 from bench.report import report, table
+from bench.round_picture import round_picture
+from bench.round_profile import profile_table
 from paceline.config import parse_flags
 from paceline.errors import ConfigError, PacelineError
 
+_TARGET_FOLDER = "target"  # of what paceline inflate writes
 _INTERRUPTED = 130
 
 
@@ -23,7 +26,8 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         config = parse_flags(BenchConfig, argv, prog="paceline bench")
-        _check_writable(config.json)
+        _check_writable(config.json, "json")
+        _check_writable(config.profile_round, "profile-round")
         prompts = choose_prompts(config)
         measure = measure_in_process if config.in_process else measure_services
         return _hand_over(config, measure(config, prompts))
@@ -37,17 +41,29 @@ def main(argv: Sequence[str]) -> int:
 
 def _hand_over(config: BenchConfig, measurement: Measurement) -> int:
     document = report(measurement.runs, measurement.num_prompts) | {"services": _services(measurement)}
+    if config.profile_round:
+        document["round_profile"] = [profile.figures() for profile in measurement.profiles]
     text = json.dumps(document, indent=2)
     if config.json == "-":
         print(text)
     else:
         print(table(document))
+        if config.profile_round:
+            print("\n" + profile_table(measurement.profiles))
         if config.json:
             Path(config.json).write_text(text + "\n", encoding="utf-8")
+    if config.profile_round and measurement.profiles:
+        title = f"Where the time of a round goes: {_model_name(Path(config.model_path))}"
+        Path(config.profile_round).write_text(round_picture(measurement.profiles, title), encoding="utf-8")
     errors = [error for run in measurement.runs for error in run.errors]
     if errors:
         print(f"paceline bench: {len(errors)} request(s) failed, the first with {errors[0]}", file=sys.stderr)
     return 1 if errors else 0
+
+
+def _model_name(path: Path) -> str:
+    """An inflated target lies in a folder of that name, its pair's in one of the pair's."""
+    return path.parent.name if path.name == _TARGET_FOLDER else path.name
 
 
 def _services(measurement: Measurement) -> list[dict[str, Any]]:
@@ -64,14 +80,14 @@ def _services(measurement: Measurement) -> list[dict[str, Any]]:
     ]
 
 
-def _check_writable(path: str) -> None:
+def _check_writable(path: str, name: str) -> None:
     """Before the measurement, not after it. Raises ConfigError."""
     if not path or path == "-":
         return
     if not Path(path).parent.is_dir():
-        raise ConfigError(f"--json is {path}, but {Path(path).parent} is no folder; make it first")
+        raise ConfigError(f"--{name} is {path}, but {Path(path).parent} is no folder; make it first")
     if Path(path).is_dir():
-        raise ConfigError(f"--json is {path}, which is a folder; name a file")
+        raise ConfigError(f"--{name} is {path}, which is a folder; name a file")
 
 
 def _interrupt(*_: object) -> NoReturn:

@@ -47,6 +47,7 @@ class BenchConfig(FleetFlags):
     repeat: int = flag(1, help="runs of each mode, interleaved")
     in_process: bool = flag(False, help="engine and head in this process, no RPC: the reference for accepted length")
     router: str = flag("", help="measure the services behind this router instead of starting some")
+    profile_round: str = flag("", help="file for a picture (SVG) of where the time of a round goes")
     json: str = flag("", help="file for the results; - is stdout")
 
     def __post_init__(self) -> None:
@@ -62,6 +63,8 @@ class BenchConfig(FleetFlags):
         require(len(set(self.compare)) == len(self.compare), "compare", ",".join(self.compare), "free of repetitions")
         if self.in_process and self.router:
             raise ConfigError("--in-process runs without services: leave --router out")
+        if self.in_process and self.profile_round:
+            raise ConfigError("--in-process has no services whose rounds --profile-round could show: leave one out")
         if self.in_process:
             require(self.concurrencies == (1,), "concurrency", ",".join(self.concurrency), "1 with --in-process")
         self.variants()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tqdm import tqdm
@@ -14,11 +15,14 @@ from bench.config import BenchConfig
 from bench.load_generator import LoadGenerator, processes_for
 from bench.outcome import Run
 from bench.prompts import load_prompts, short_enough, spread
+from bench.round_profile import RoundProfile, profile_of
+from bench.round_sampler import RoundSampler, SampledRound
 from bench.workload import Variant, Workload
 from client.aio import AsyncPacelineClient
 from client.launcher import Fleet
 from client.process import ServiceUsage
 from client.request import Sampling
+from client.rounds import RoundSource
 from paceline.errors import ConfigError, UnavailableError
 from paceline.threads import num_cores, share_cores
 
@@ -41,6 +45,7 @@ class Measurement:
 
     runs: tuple[Run, ...]
     num_prompts: int
+    profiles: tuple[RoundProfile, ...] = ()
     services: tuple[ServiceFigures, ...] = ()
 
 
@@ -66,17 +71,17 @@ def choose_prompts(config: BenchConfig) -> list[str]:
 def measure_services(config: BenchConfig, prompts: Sequence[str]) -> Measurement:
     """Raises a PacelineError where the services do not start, do not answer, or do not fit the flags."""
     if config.router:
-        return Measurement(_run_all(config, prompts, config.router, lambda: None), len(prompts))
+        return _run_all(config, prompts, config.router, lambda: None)
     before: dict[str, ServiceUsage] = {}
     with Fleet(config.fleet(dtype=config.dtype or _DEFAULT_DTYPE)) as fleet:
 
         def on_start() -> None:
             before.update({process.name: process.usage() for process in fleet.processes})
 
-        runs = _run_all(config, prompts, fleet.router_address, on_start)
+        measured = _run_all(config, prompts, fleet.router_address, on_start)
         after = {process.name: process.usage() for process in fleet.processes}
     figures = [ServiceFigures(name, used.rss_bytes, used.cpu_s - before[name].cpu_s) for name, used in after.items()]
-    return Measurement(runs, len(prompts), tuple(figures))
+    return dataclasses.replace(measured, services=tuple(figures))
 
 
 def measure_in_process(config: BenchConfig, prompts: Sequence[str]) -> Measurement:
@@ -94,43 +99,63 @@ def measure_in_process(config: BenchConfig, prompts: Sequence[str]) -> Measureme
     return Measurement(tuple(runs), len(prompts))
 
 
-def _run_all(
-    config: BenchConfig, prompts: Sequence[str], address: str, on_start: Callable[[], None]
-) -> tuple[Run, ...]:
+def _run_all(config: BenchConfig, prompts: Sequence[str], address: str, on_start: Callable[[], None]) -> Measurement:
     workload = Workload(address, tuple(prompts), tuple(config.sampling(i) for i in range(len(prompts))))
     schedule = _schedule(config, len(prompts))
     num_processes = config.client_processes or max(map(processes_for, config.concurrencies))
-    asyncio.run(_prepare(config, workload))
+    sources = asyncio.run(_prepare(config, workload))
     on_start()
     runs = []
+    rounds: dict[tuple[int, Variant], list[SampledRound]] = {}
     with (
         LoadGenerator(workload, num_processes) as generator,
         tqdm(total=sum(part.num_requests for part in schedule), unit="request", disable=None) as bar,
     ):
         for part in schedule:
             bar.set_description(f"{part.variant.label} at {part.concurrency}")
-            run = generator.run(
-                part.variant,
-                part.num_requests,
-                concurrency=part.concurrency,
-                repeat=part.repeat,
-                on_progress=functools.partial(_advance, bar, bar.n),
-            )
+            with RoundSampler(sources if config.profile_round else ()) as sampler:
+                run = generator.run(
+                    part.variant,
+                    part.num_requests,
+                    concurrency=part.concurrency,
+                    repeat=part.repeat,
+                    on_progress=functools.partial(_advance, bar, bar.n),
+                )
+            if sampler.error is not None:
+                raise sampler.error
             runs.append(run)
-    return tuple(runs)
+            rounds.setdefault((part.concurrency, part.variant), []).extend(sampler.rounds)
+    return Measurement(tuple(runs), len(prompts), _profiles(runs, rounds))
+
+
+def _profiles(
+    runs: Sequence[Run], rounds: Mapping[tuple[int, Variant], Sequence[SampledRound]]
+) -> tuple[RoundProfile, ...]:
+    """Of each concurrency and variant, those left out of whose rounds too few were sampled."""
+    profiles = []
+    for (concurrency, variant), sampled in rounds.items():
+        same = [run for run in runs if (run.concurrency, run.mode, run.shape) == (concurrency, *variant.key)]
+        profiles.append(profile_of(same, sampled))
+    return tuple(profile for profile in profiles if profile is not None)
 
 
 def _advance(bar: tqdm, num_done: float, num_started: int) -> None:
     bar.update(num_done + num_started - bar.n)
 
 
-async def _prepare(config: BenchConfig, workload: Workload) -> None:
-    """One short request of each variant, which is not measured. Raises a PacelineError where it fails."""
+async def _prepare(config: BenchConfig, workload: Workload) -> list[RoundSource]:
+    """One short request of each variant, which is not measured. Returns the services that can show their rounds.
+
+    Raises a PacelineError where a request fails.
+    """
     async with AsyncPacelineClient(workload.address) as client:
         await _check_fit(config, client)
+        info = await client.info()
         sampling = Sampling(max_tokens=min(_WARM_UP_TOKENS, config.max_tokens), temperature=0.0)
         for variant in config.variants():
             await client.generate(workload.messages(0), sampling=sampling, options=variant.options()).result()
+    replicas = [("target", replica) for replica in info.targets] + [("draft", replica) for replica in info.drafts]
+    return [RoundSource(service, replica.address) for service, replica in replicas if replica.ready]
 
 
 async def _check_fit(config: BenchConfig, client: AsyncPacelineClient) -> None:

@@ -24,6 +24,10 @@ class Variant:
             return self.mode
         return f"({self.shape.num_steps},{self.shape.eagle_topk},{self.shape.num_draft_tokens})"
 
+    @property
+    def key(self) -> tuple[str, TreeShape | None]:
+        return self.mode, self.shape
+
     def options(self) -> GenerateOptions:
         speculation: Speculation = False if self.mode == PLAIN else self.shape
         return GenerateOptions(speculation=speculation)

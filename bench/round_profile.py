@@ -1,0 +1,90 @@
+"""Where the time of one round goes: what draft and target say of their steps, and the interval that clients see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bench.outcome import Run
+from bench.round_sampler import SampledRound
+from bench.workload import SPECULATIVE, Variant
+
+RPC = "RPC, waiting"
+_DRAFT_PARTS = {"plan": "draft: plan", "propose": "draft: propose", "commit": "draft: commit"}
+_TARGET_PARTS = {
+    "plan": "plan",
+    "host": "launch, wait",
+    "forward": "verify",
+    "sample": "sample",
+    "commit": "commit",
+    "extend": "ask draft",
+}
+PARTS = (*_DRAFT_PARTS.values(), RPC, *_TARGET_PARTS.values())
+_DEVICE_WORK = ("draft: propose", "verify", "sample")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundProfile:
+    """The mean round of a variant at a concurrency. parts_ms has PARTS and adds up to about interval_ms."""
+
+    label: str
+    concurrency: int
+    num_samples: int  # of the target's steps
+    interval_ms: float
+    parts_ms: dict[str, float]
+
+    @property
+    def overhead(self) -> float:
+        """Share of the round that is neither drafting, verifying nor sampling."""
+        return max(0.0, 1 - sum(self.parts_ms[part] for part in _DEVICE_WORK) / self.interval_ms)
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "label": self.label,
+            "concurrency": self.concurrency,
+            "samples": self.num_samples,
+            "interval_ms": self.interval_ms,
+            "overhead": self.overhead,
+            "parts_ms": self.parts_ms,
+        }
+
+
+def profile_of(runs: Sequence[Run], rounds: Sequence[SampledRound]) -> RoundProfile | None:
+    """Of runs of one variant at one concurrency, and what was sampled meanwhile. None where too little was."""
+    speculates = runs[0].mode == SPECULATIVE
+    least_nodes = 2 if speculates else 1
+    interval_ms = _interval_ms(runs)
+    target = [sample for sample in rounds if sample.service == "target" and sample.most_nodes >= least_nodes]
+    draft = [sample for sample in rounds if sample.service == "draft" and sample.most_nodes >= least_nodes]
+    if interval_ms is None or not target or (speculates and not draft):
+        return None
+    parts = dict.fromkeys(PARTS, 0.0)
+    for samples, names in ((target, _TARGET_PARTS), (draft if speculates else [], _DRAFT_PARTS)):
+        for key, part in names.items():
+            if samples:
+                parts[part] = float(np.mean([sample.timings_ms.get(key, 0.0) for sample in samples]))
+    parts[RPC] = max(0.0, interval_ms - sum(parts.values()))
+    label = Variant(runs[0].mode, runs[0].shape).label
+    return RoundProfile(label, runs[0].concurrency, len(target), interval_ms, parts)
+
+
+def profile_table(profiles: Sequence[RoundProfile]) -> str:
+    """Milliseconds, in Markdown."""
+    head = ["", "concurrency", "round", *PARTS, "overhead"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for profile in profiles:
+        cells = [profile.label, str(profile.concurrency), f"{profile.interval_ms:.2f}"]
+        cells += [f"{profile.parts_ms[part]:.2f}" for part in PARTS]
+        lines.append("| " + " | ".join([*cells, f"{profile.overhead:.0%}"]) + " |")
+    return "\n".join(lines)
+
+
+def _interval_ms(runs: Sequence[Run]) -> float | None:
+    """Between two rounds of a request: its first token comes before its first round."""
+    completions = [completion for run in runs for completion in run.completions if completion.stats.rounds]
+    num_rounds = sum(completion.stats.rounds for completion in completions)
+    seconds = sum(completion.last_token_s - completion.first_token_s for completion in completions)
+    return seconds / num_rounds * 1e3 if num_rounds and seconds > 0 else None

@@ -1,0 +1,80 @@
+"""Where a round's time goes: the parts, the rest, and the picture."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from bench.outcome import Outcome, Run
+from bench.round_picture import round_picture
+from bench.round_profile import PARTS, RPC, profile_of, profile_table
+from bench.round_sampler import SampledRound
+from client.completion import Completion
+from paceline.stats import SpeculationStats
+from paceline.types import FinishReason, TreeShape
+
+TARGET_MS = {"plan": 0.1, "host": 0.2, "forward": 4.0, "sample": 0.3, "commit": 0.1, "extend": 0.1}
+DRAFT_MS = {"plan": 0.1, "propose": 1.5, "commit": 0.1}
+
+
+def run(mode="speculative", *, rounds=10, seconds=0.07):
+    stats = SpeculationStats(speculative_rounds=rounds, rounds=rounds)
+    completion = Completion("r", "", (1,), (5, 6), FinishReason.LENGTH, stats, 1.0, 1.0 + seconds)
+    shape = TreeShape(3, 1, 4) if mode == "speculative" else None
+    return Run(mode, 0, 1, 2.0, (Outcome(completion),), shape)
+
+
+def speculative_rounds():
+    return [SampledRound("target", TARGET_MS, 4), SampledRound("draft", DRAFT_MS, 4)]
+
+
+def test_what_neither_draft_nor_target_say_is_rpc_and_waiting():
+    profile = profile_of([run()], speculative_rounds())
+    assert profile.interval_ms == pytest.approx(7.0)
+    assert profile.parts_ms["verify"] == 4.0
+    assert profile.parts_ms["draft: propose"] == 1.5
+    assert profile.parts_ms[RPC] == pytest.approx(7.0 - 4.8 - 1.7)
+    assert profile.overhead == pytest.approx(1 - 5.8 / 7.0)
+    assert (profile.label, profile.num_samples) == ("(3,1,4)", 1)
+
+
+def test_steps_of_prompts_alone_do_not_count_as_rounds():
+    slow = SampledRound("target", {"forward": 900.0}, 1)  # a prompt's first token in a speculative run
+    empty = SampledRound("draft", {"propose": 900.0}, 0)
+    assert profile_of([run()], [*speculative_rounds(), slow, empty]).parts_ms["verify"] == 4.0
+
+
+def test_plain_decoding_has_no_draft_in_its_rounds():
+    rounds = [SampledRound("target", TARGET_MS, 1), SampledRound("draft", DRAFT_MS, 4)]
+    profile = profile_of([run("plain")], rounds)
+    assert profile.parts_ms["draft: propose"] == 0
+    assert profile.parts_ms[RPC] == pytest.approx(2.2)
+
+
+def test_rounds_are_averaged_over_the_repeats():
+    assert profile_of([run(), run(seconds=0.09)], speculative_rounds()).interval_ms == pytest.approx(8.0)
+
+
+def test_too_little_to_go_by_gives_no_profile():
+    assert profile_of([run()], speculative_rounds()[:1]) is None
+    assert profile_of([run(rounds=0)], speculative_rounds()) is None
+
+
+def test_the_table_has_all_parts_and_the_overhead():
+    header, _, line = profile_table([profile_of([run()], speculative_rounds())]).splitlines()
+    assert all(part in header for part in PARTS)
+    assert line.startswith("| (3,1,4) | 1 | 7.00 | 0.10 | 1.50 |") and line.endswith("| 17% |")
+
+
+def test_the_picture_is_svg_with_bars_in_proportion():
+    profiles = [profile_of([run()], speculative_rounds()), profile_of([run(seconds=0.14)], speculative_rounds())]
+    root = ET.fromstring(round_picture(profiles, "A < B"))
+    space = {"svg": "http://www.w3.org/2000/svg"}
+    widths = {}
+    for rect in root.findall("svg:rect", space):
+        if (title := rect.find("svg:title", space)) is not None:
+            widths.setdefault(title.text.partition(":")[0].strip(), []).append(float(rect.get("width")))
+    assert widths["verify"][0] == pytest.approx(widths["verify"][1], abs=0.2)
+    assert sum(width[1] for width in widths.values()) == pytest.approx(2 * sum(w[0] for w in widths.values()), abs=1)
+    assert "A < B" in [text.text for text in root.findall("svg:text", space)]
