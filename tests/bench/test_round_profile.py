@@ -74,7 +74,7 @@ def test_the_picture_is_svg_with_bars_in_proportion():
     widths = {}
     for rect in root.findall("svg:rect", space):
         if (title := rect.find("svg:title", space)) is not None:
-            widths.setdefault(title.text.partition(":")[0].strip(), []).append(float(rect.get("width")))
+            widths.setdefault(title.text.rpartition(":")[0], []).append(float(rect.get("width")))
     assert widths["verify"][0] == pytest.approx(widths["verify"][1], abs=0.2)
     assert sum(width[1] for width in widths.values()) == pytest.approx(2 * sum(w[0] for w in widths.values()), abs=1)
     assert "A < B" in [text.text for text in root.findall("svg:text", space)]
