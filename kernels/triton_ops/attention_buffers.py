@@ -19,6 +19,7 @@ from kernels.triton_ops.attention_kernel import attend, combine
 from kernels.triton_ops.attention_staging import Section, Staging
 from kernels.triton_ops.attention_tuning import AttentionTuning, TileTuning, next_power_of_2
 from kernels.triton_ops.attention_units import UnitRule
+from kernels.triton_ops.overlap import can_overlap
 
 _CPU_SMS = 2  # where Triton interprets
 _COMBINE_VALUES = (
@@ -82,6 +83,7 @@ class TritonAttentionBuffers:
         self.partial_lse = torch.empty(partials, dtype=torch.float32, device=device)
         self.arrivals = torch.zeros(partials[:2], dtype=torch.int32, device=device)
         self.sm_count = _num_sms(device)
+        self.overlaps = tuning.overlaps and can_overlap(device)
 
     @property
     def variants(self) -> tuple[int, ...]:
@@ -169,6 +171,7 @@ class TritonAttentionPlan:
             BLOCK_D=width,
             COMBINE_LANES=combine_lanes,
             COMBINE_SPLITS=max(1, min(16, _COMBINE_VALUES // (combine_lanes * width))),
+            OVERLAPS=buffers.overlaps,
         )
         attend[self._grid](
             q,
@@ -200,6 +203,7 @@ class TritonAttentionPlan:
             FUSED_COMBINE=tile.fused_combine,
             num_warps=tile.num_warps,
             num_stages=tile.num_stages,
+            launch_pdl=buffers.overlaps,
             **sizes,
         )
         if not tile.fused_combine:
@@ -211,6 +215,7 @@ class TritonAttentionPlan:
                 buffers.partial_out,
                 buffers.partial_lse,
                 num_warps=4,
+                launch_pdl=buffers.overlaps,
                 **sizes,
             )
         return out

@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.triton_ops.overlap import await_previous
+
 
 @triton.jit
 def attend(
@@ -45,6 +47,7 @@ def attend(
     FUSED_COMBINE: tl.constexpr,
     COMBINE_LANES: tl.constexpr,
     COMBINE_SPLITS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     head = tl.program_id(0)
     num_heads = tl.num_programs(0) * GROUP
@@ -70,9 +73,6 @@ def attend(
         q_head = head * GROUP + lane % GROUP
         is_lane = (lane < TILE_ROWS * GROUP) & (row < q_len)
         dim = tl.arange(0, BLOCK_D)
-        is_q = is_lane[:, None] & (dim < HEAD_DIM)[None, :]
-        q_at = (q_start + row) * q_row_stride + q_head * q_head_stride
-        queries = tl.load(q + q_at[:, None] + dim[None, :], mask=is_q, other=0.0)
         path = tl.load(ancestors + q_start + row, mask=is_lane, other=0)
 
         # Every lane sees [0, dense). A causal lane sees [0, seen); a tree's also its path in the local part.
@@ -89,12 +89,18 @@ def attend(
         begin = split * num_blocks
         end = tl.minimum(begin + num_blocks, tl.cdiv(stop, BLOCK_KV))
 
-        top = tl.full([LANES], float("-inf"), tl.float32)
-        total = tl.zeros([LANES], tl.float32)
-        mixed = tl.zeros([LANES, BLOCK_D], tl.float32)
         # A block's page ids are loaded one block ahead: their wait would else come before that of its keys.
         column = tl.arange(0, BLOCK_KV)
         page = _pages(pages, begin * BLOCK_KV + column, stop, PAGE_SIZE)
+
+        # All that was read so far is older than the kernel before this one, which wrote q and the newest KV.
+        await_previous(OVERLAPS)
+        is_q = is_lane[:, None] & (dim < HEAD_DIM)[None, :]
+        q_at = (q_start + row) * q_row_stride + q_head * q_head_stride
+        queries = tl.load(q + q_at[:, None] + dim[None, :], mask=is_q, other=0.0)
+        top = tl.full([LANES], float("-inf"), tl.float32)
+        total = tl.zeros([LANES], tl.float32)
+        mixed = tl.zeros([LANES, BLOCK_D], tl.float32)
         for block in range(begin, end):
             pos = block * BLOCK_KV + column
             is_kv = (pos < stop)[:, None] & (dim < HEAD_DIM)[None, :]
@@ -154,6 +160,7 @@ def attend(
                         COMBINE_SPLITS,
                     )
 
+    await_previous(OVERLAPS)
     fold = tl.arange(0, LANES)
     dim = tl.arange(0, BLOCK_D)
     is_out = (fold < GROUP)[:, None] & (dim < HEAD_DIM)[None, :]
@@ -177,8 +184,10 @@ def combine(
     BLOCK_D: tl.constexpr,
     COMBINE_LANES: tl.constexpr,
     COMBINE_SPLITS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
     """On attend's grid: the program of each split combines its share of the tile's lanes, over all splits."""
+    await_previous(OVERLAPS)
     for unit in range(tl.program_id(1), tl.load(counts), tl.num_programs(1)):
         code = tl.load(units + unit * 4 + 2)
         split = code & 0xFFFF

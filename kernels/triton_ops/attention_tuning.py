@@ -37,6 +37,7 @@ class AttentionTuning:
     wide_gain: float = 1.5  # wide where narrow tiles would read more than this times the KV
     split_ctas_per_sm: int = 2  # programs that the splits aim at
     min_split_len: int = 256  # positions: a shorter split costs more than it hides
+    overlaps: bool = True  # start while the kernel before ends, where the device can
     invariant_split_len: int = 1024  # positions of every split of a batch_invariant batch
 
     def tiles(self, group: int) -> dict[int, TileTuning]:
