@@ -120,6 +120,23 @@ def test_logits_features_and_trees_are_those_of_the_small_pair(small, large, bac
     assert given.tree.parents.tolist() == wanted.tree.parents.tolist()
 
 
+@pytest.mark.gpu
+def test_a_gpu_computes_the_weights_that_it_loads(small, large):
+    device = torch.device("cuda")
+    prompt = np.random.default_rng(1).integers(0, VOCAB, 30).astype(np.int32)
+    outputs = []
+    for pair in (small, large):
+        ops = load_ops("auto", device)
+        target = TargetModel.load(
+            pair.target, head_path=pair.head, dtype=torch.float32, ops=ops, device=device, tp=TpGroup()
+        )
+        outputs.append(target_output(target, prompt))
+        head = HeadModel.load(pair.head, pair.target, dtype=torch.float32, ops=ops, device=device)
+        assert head.feature_id == target.feature_id
+    assert_equal_sums(outputs[1].logits.cpu(), outputs[0].logits.cpu())
+    assert_equal_sums(outputs[1].features[:, :HIDDEN].cpu(), outputs[0].features.cpu())
+
+
 def test_every_group_of_heads_and_every_layer_is_as_large_as_asked(large):
     config, head = load_model_config(large.target), load_head_config(large.head)
     assert (config.hidden_size, config.num_layers, config.num_heads, config.num_kv_heads) == (80, 11, 12, 3)
