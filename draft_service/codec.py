@@ -113,7 +113,7 @@ def verify_columns(proposals: Sequence[SessionReply]) -> VerifyColumns:
         session=np.array([reply.session for reply in proposals], np.uint64),
         round=np.array([reply.round for reply in proposals], np.int64),
         base_committed_len=np.array([reply.committed_len for reply in proposals], np.int64),
-        num_tokens=np.array([tree.num_nodes for tree in trees], np.int64),
+        num_tokens=np.array([len(tree.tokens) for tree in trees], np.int64),
         draft_token=np.concatenate([tree.tokens for tree in trees]),
         parents=np.concatenate([tree.parents for tree in trees]),
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from draft_service.batcher import StepLimits, pick_work
+from draft_service.batcher import PickedWork, StepLimits, pick_work
 from draft_service.events import Drain, Event, RoundMessage, StreamEnd, SyncMessage
 from draft_service.load import Average, LoadFigures
 from draft_service.replies import Replies, SessionCode, SessionReply, SyncReply
@@ -15,10 +16,13 @@ from draft_service.rows import Rows
 from draft_service.session import Ask, Session, Work
 from draft_service.sessions import SessionTable
 from engine.device_drafter import DeviceDrafter
-from engine.drafter import Drafter, ExtendItem, ProposeParams
-from engine.wire import to_tensor
+from engine.draft_batch import ExtendItem, PendingTrees
+from engine.drafter import Drafter
+from engine.wire import borrow_tensor
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
+
+_KEPT_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class DraftEngine:
         self._limits = limits
         self._clock = clock
         self._steps = 0
+        self._ran: deque[tuple[int, Session]] = deque()
 
     @property
     def has_work(self) -> bool:
@@ -76,25 +81,30 @@ class DraftEngine:
                 case RoundMessage():
                     self._apply_rounds(event, replies)
                 case SyncMessage():
-                    self.table.sync(event, Rows(event.tokens, to_tensor(event.features)), replies)
+                    self.table.sync(event, Rows(event.tokens, borrow_tensor(event.features)), replies)
                 case StreamEnd():
                     self.table.end_stream(event.stream, replies)
                 case Drain():
                     self.table.draining = True
 
-    def step(self, replies: Replies) -> StepRecord:
-        """Runs one batch of rows and proposals and commits it. Needs ``has_work``."""
+    def step(self, hand_over: Callable[[Replies], object]) -> StepRecord:
+        """Runs one batch of rows and proposals. Needs ``has_work``. hand_over gets answers as soon as they are known.
+
+        Bulk rows are launched behind the rounds and waited for after these were answered. While the device computes,
+        the sessions are brought up to date.
+        """
         start_s = self._clock()
-        picked = pick_work(self.table.with_work, self._limits)
-        items = [self._item(session, work) for session, work in picked]
-        planned_s = self._clock()
-        trees = self._drafter.extend(items)
-        drafted_s = self._clock()
-        parts = []
-        for (session, work), tree in zip(picked, trees, strict=True):
-            parts.append(self._commit(session, work, tree, replies))
-        stop_s = self._clock()
         self._steps += 1
+        picked = pick_work(self.table.with_work, self._limits)
+        rounds = self._drafter.begin([self._item(*pair) for pair in picked.rounds])
+        bulk = self._drafter.begin([self._item(*pair) for pair in picked.bulk])
+        planned_s = self._clock()
+        round_asks, bulk_asks = self._commit(picked.rounds), self._commit(picked.bulk)
+        parts = self._answer(picked.rounds, round_asks, rounds, hand_over)
+        drafted_s = self._clock()
+        parts += self._answer(picked.bulk, bulk_asks, bulk, hand_over)
+        self._disown_messages()
+        stop_s = self._clock()
         timings_ms = {
             "plan": (planned_s - start_s) * 1e3,
             "propose": (drafted_s - planned_s) * 1e3,
@@ -113,51 +123,76 @@ class DraftEngine:
         if message.extend is None:
             return
         extend = message.extend
-        features = to_tensor(extend.hidden_states)
+        num_rows = extend.num_tokens.tolist()
+        features = borrow_tensor(extend.hidden_states).split(num_rows)
         start = 0
-        columns = (extend.session, extend.round, extend.base_committed_len, extend.num_tokens)
-        numbers = zip(*(column.tolist() for column in columns), message.shapes, strict=True)
-        for session, round_, base_len, num_rows, shape in numbers:
-            stop = start + num_rows
-            rows = Rows(extend.verified_id[start:stop], features[start:stop])
+        columns = (extend.session.tolist(), extend.round.tolist(), extend.base_committed_len.tolist(), num_rows)
+        for session, round_, base_len, count, shape, part in zip(*columns, message.shapes, features, strict=True):
+            stop = start + count
+            rows = Rows(extend.verified_id[start:stop], part)
             ask = Ask(round_, base_len, rows, shape, message.arrived_s)
             table.extend(message.target, session, ask, stream=message.stream, replies=replies)
             start = stop
 
     def _item(self, session: Session, work: Work) -> ExtendItem:
-        stop = work.base_len + len(work.rows)
-        shape = None if work.shape is None else _fit(work.shape, self.table.context_length - 1 - stop)
-        sampling = session.sampling
-        propose = None
+        shape = work.shape
         if shape is not None:
-            propose = ProposeParams(
-                num_steps=shape.num_steps,
-                eagle_topk=shape.eagle_topk,
-                num_draft_tokens=shape.num_draft_tokens,
-                seed=sampling.seed,
-                temperature=sampling.temperature,
-            )
+            shape = _fit(shape, self.table.context_length - 1 - work.base_len - len(work.rows))
         return ExtendItem(
             table=session.table,
             base_len=work.base_len,
             tokens=work.rows.tokens,
             features=work.rows.features,
-            propose=propose,
+            propose=None if shape is None else session.params_for(shape),
         )
 
-    def _commit(self, session: Session, work: Work, tree: DraftTree | None, replies: Replies) -> RoundPart:
-        ask = session.ask
-        if tree is None and work.shape is not None:
-            tree = DraftTree.single(int(work.rows.tokens[-1]))  # no room for more before the context's end
-        reply = session.commit(work, tree)
-        for ticket in work.tickets:
-            replies.syncs.append(SyncReply(ticket, session.key.session, SessionCode.OK, session.committed_len))
-        if reply is not None:
-            replies.add(session.stream, reply)
-            if ask is not None and tree is not None:
-                self.propose_ms.add((self._clock() - ask.arrived_s) * 1e3)
-        self.table.settle(session)
-        return RoundPart(session, work, session.table.page_ids, reply)
+    def _commit(self, picked: PickedWork) -> list[Ask | None]:
+        """The ask of each session that is to be answered."""
+        asks = []
+        for session, work in picked:
+            asks.append(session.commit(work))
+            self.table.settle(session)
+            session.last_step = self._steps
+            self._ran.append((self._steps, session))
+        return asks
+
+    def _answer(
+        self,
+        picked: PickedWork,
+        asks: Sequence[Ask | None],
+        pending: PendingTrees,
+        hand_over: Callable[[Replies], object],
+    ) -> list[RoundPart]:
+        """Waits for the trees."""
+        trees = pending.trees()
+        now_s = self._clock()
+        gathered, answers = Replies(), []
+        for (session, work), ask, tree in zip(picked, asks, trees, strict=True):
+            answer = None
+            if ask is not None:
+                if tree is None and work.shape is not None:
+                    tree = DraftTree.single(int(work.rows.tokens[-1]))  # no room for more before the context's end
+                answer = session.answer(ask, tree)
+                gathered.add(session.stream, answer)
+            answers.append(answer)
+            for ticket in work.tickets:
+                gathered.syncs.append(SyncReply(ticket, session.key.session, SessionCode.OK, session.committed_len))
+        if gathered:
+            hand_over(gathered)
+        for ask, answer in zip(asks, answers, strict=True):
+            if ask is not None and answer is not None and answer.tree is not None:
+                self.propose_ms.add((now_s - ask.arrived_s) * 1e3)
+        return [
+            RoundPart(session, work, session.table.page_ids, answer)
+            for (session, work), answer in zip(picked, answers, strict=True)
+        ]
+
+    def _disown_messages(self) -> None:
+        """A session that has not run for some steps keeps no message in memory for the sake of its last row."""
+        while self._ran and self._ran[0][0] <= self._steps - _KEPT_STEPS:
+            step, session = self._ran.popleft()
+            if session.last_step == step:
+                session.disown_message()
 
 
 def _fit(shape: TreeShape, room: int) -> TreeShape | None:

@@ -17,26 +17,28 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """What one turn of the loop gives to the event loop. record: None where no batch was run."""
+class StepNote:
+    """What watchers learn of a turn, once its answers are out. record: None where no batch was run."""
 
-    replies: Replies
     load: LoadFigures
     record: StepRecord | None
 
 
+@dataclass(frozen=True, slots=True)
+class Outlets:
+    """Called on the engine's thread; each must return at once. failed gets the error that ended the thread."""
+
+    answer: Callable[[Replies], object]
+    note: Callable[[StepNote], object]
+    failed: Callable[[BaseException], object]
+
+
 class EngineLoop:
-    """Runs a DraftEngine on a thread of its own, from ``start`` to ``close``.
+    """Runs a DraftEngine on a thread of its own, from ``start`` to ``close``."""
 
-    deliver and failed are called on that thread and must return at once; failed gets the error that ended it.
-    """
-
-    def __init__(
-        self, engine: DraftEngine, *, deliver: Callable[[Output], object], failed: Callable[[BaseException], object]
-    ) -> None:
+    def __init__(self, engine: DraftEngine, outlets: Outlets) -> None:
         self._engine = engine
-        self._deliver = deliver
-        self._failed = failed
+        self._outlets = outlets
         self._inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="draft-engine", daemon=True)
 
@@ -59,7 +61,7 @@ class EngineLoop:
                 pass
         except Exception as error:  # noqa: BLE001 - whatever ends the engine must end the service, not hang its peers
             _log.exception("the engine thread ended")
-            self._failed(error)
+            self._outlets.failed(error)
 
     def _turn(self) -> bool:
         events = self._drain()
@@ -67,8 +69,10 @@ class EngineLoop:
             return False
         replies = Replies()
         self._engine.apply(events, replies)
-        record = self._engine.step(replies) if self._engine.has_work else None
-        self._deliver(Output(replies, self._engine.load(), record))
+        if replies:
+            self._outlets.answer(replies)
+        record = self._engine.step(self._outlets.answer) if self._engine.has_work else None
+        self._outlets.note(StepNote(self._engine.load(), record))
         return True
 
     def _drain(self) -> list[Event] | None:

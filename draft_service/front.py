@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import dataclass
 
-from draft_service.engine_loop import Output
+from draft_service.engine_loop import StepNote
 from draft_service.load import LoadBoard
 from draft_service.metrics import DraftMetrics
+from draft_service.replies import Replies
 from draft_service.round_board import RoundBoard
 from draft_service.streams import StreamHub
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Takes the engine's outputs apart. Event loop only."""
+    """Takes what the engine gives out. Event loop only."""
 
     hub: StreamHub
     load: LoadBoard
     rounds: RoundBoard
     metrics: DraftMetrics
 
-    def deliver(self, output: Output) -> None:
-        """One output: answers first, for targets wait for them."""
-        self.hub.deliver(output.replies)
-        record = output.record
-        self.load.update(output.load, None if record is None else (record.start_s, record.stop_s))
+    def answer(self, replies: Replies) -> None:
+        """Wakes the streams; what is counted is counted once they have written."""
+        self.hub.deliver(replies)
+        asyncio.get_running_loop().call_soon(self.metrics.count_replies, replies)
+
+    def note(self, note: StepNote) -> None:
+        """To be called after the answers of the same turn. Lets their streams write first."""
+        asyncio.get_running_loop().call_soon(self._note, note)
+
+    def _note(self, note: StepNote) -> None:
+        record = note.record
+        self.load.update(note.load, None if record is None else (record.start_s, record.stop_s))
         if record is not None:
             self.rounds.update(record, time.time_ns() // 1_000_000)
-        self.metrics.update(output)
+        self.metrics.update(note)

@@ -7,13 +7,14 @@ from collections import Counter
 import prometheus_client as prometheus
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from draft_service.engine_loop import Output
+from draft_service.engine_loop import StepNote
+from draft_service.replies import Replies
 
 _STEP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class DraftMetrics:
-    """Fed with every output of the engine."""
+    """Fed with all that the engine gives out."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._replies = prometheus.Counter(
@@ -35,15 +36,18 @@ class DraftMetrics:
         self._sessions = Gauge("paceline_draft_sessions", "Sessions that are open.", registry=registry)
         self._free_pages = Gauge("paceline_draft_free_pages", "KV pages that no session holds.", registry=registry)
 
-    def update(self, output: Output) -> None:
-        self._sessions.set(output.load.num_sessions)
-        self._free_pages.set(output.load.free_pages)
-        rounds = (reply for replies in output.replies.by_stream.values() for reply in replies)
-        codes = Counter(("round" if reply.round else "open", reply.code) for reply in rounds)
-        codes.update(("sync", reply.code) for reply in output.replies.syncs)
-        for (kind, code), count in codes.items():
-            self._replies.labels(kind, code.name.lower()).inc(count)
-        record = output.record
+    def count_replies(self, replies: Replies) -> None:
+        rounds = (reply for stream in replies.by_stream.values() for reply in stream)
+        codes = Counter((reply.round > 0, reply.code) for reply in rounds)
+        for (is_round, code), count in codes.items():
+            self._replies.labels("round" if is_round else "open", code.name.lower()).inc(count)
+        for code, count in Counter(reply.code for reply in replies.syncs).items():
+            self._replies.labels("sync", code.name.lower()).inc(count)
+
+    def update(self, note: StepNote) -> None:
+        self._sessions.set(note.load.num_sessions)
+        self._free_pages.set(note.load.free_pages)
+        record = note.record
         if record is None:
             return
         self._step.observe(record.stop_s - record.start_s)

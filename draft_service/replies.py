@@ -49,5 +49,11 @@ class Replies:
     def add(self, stream: int, reply: SessionReply) -> None:
         self.by_stream.setdefault(stream, []).append(reply)
 
+    def extend(self, later: Replies) -> None:
+        """Takes in answers that were given after these."""
+        for stream, replies in later.by_stream.items():
+            self.by_stream.setdefault(stream, []).extend(replies)
+        self.syncs.extend(later.syncs)
+
     def __bool__(self) -> bool:
         return bool(self.by_stream or self.syncs)

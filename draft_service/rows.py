@@ -50,6 +50,11 @@ class RowQueue:
 
     def take(self, num_rows: int) -> Taken:
         """The next num_rows rows, at least one and at most all that wait."""
+        rows, ticket = self._blocks[0]
+        if len(rows) == num_rows:
+            self._blocks.popleft()
+            self.num_rows -= num_rows
+            return Taken(rows, () if ticket is None else (ticket,))
         parts: list[Rows] = []
         tickets: list[int] = []
         missing = num_rows

@@ -16,7 +16,7 @@ from draft_service.capacity import choose_pages, memory_needs
 from draft_service.config import DraftConfig
 from draft_service.draft_engine import DraftEngine
 from draft_service.drafting import load_drafter
-from draft_service.engine_loop import EngineLoop
+from draft_service.engine_loop import EngineLoop, Outlets
 from draft_service.events import Drain
 from draft_service.front import Front
 from draft_service.info import DraftInfo, describe_draft
@@ -87,11 +87,13 @@ class DraftService:
             rounds=RoundBoard(),
             metrics=DraftMetrics(registry),
         )
-        self._loop = EngineLoop(
-            engine,
-            deliver=lambda output: loop.call_soon_threadsafe(self._front.deliver, output),
-            failed=lambda error: loop.call_soon_threadsafe(self._fail, error),
+        call = loop.call_soon_threadsafe
+        outlets = Outlets(
+            answer=lambda replies: call(self._front.answer, replies),
+            note=lambda note: call(self._front.note, note),
+            failed=lambda error: call(self._fail, error),
         )
+        self._loop = EngineLoop(engine, outlets)
         self._rpc = RpcServer(SERVICE_NAME)
         servicer = DraftServicer(self.info, front=self._front, post=self._loop.post, clock=time.perf_counter)
         servicer.add_to(self._rpc.server)

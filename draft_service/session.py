@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from draft_service.replies import SessionCode, SessionReply
 from draft_service.rows import RowQueue, Rows
+from engine.draft_batch import ProposeParams
 from engine.pages import PageTable
 from paceline.tree import DraftTree
 from paceline.types import SamplingParams, TreeShape
@@ -61,12 +62,14 @@ class Session:
         self.sampling = sampling
         self.table = table
         self.committed_len = 0
+        self.last_step = 0  # the engine's newest step with its rows
         self.queue = RowQueue()
         self.ask: Ask | None = None
         self._parked: Ask | None = None
         self._newest_round = -1
         self._answer: SessionReply | None = None  # to the newest round, given again when that is repeated
-        self._last_row: Rows | None = None  # of position committed_len - 1: what a tree without new rows starts from
+        self._last_rows: Rows | None = None  # up to position committed_len - 1: a tree without new rows starts there
+        self._params: ProposeParams | None = None
 
     @property
     def arrived_len(self) -> int:
@@ -117,20 +120,39 @@ class Session:
         num_rows = min(due, max_rows)
         shape = self.ask.shape if self.ask is not None and num_rows == due else None
         if num_rows == 0:
-            assert self._last_row is not None, "an ask without rows came before any row"
-            return Work(self.committed_len - 1, self._last_row, (), shape)
+            assert self._last_rows is not None, "an ask without rows came before any row"
+            return Work(self.committed_len - 1, self._last_rows[-1:], (), shape)
         taken = self.queue.take(num_rows)
         return Work(self.committed_len, taken.rows, taken.tickets, shape)
 
-    def commit(self, work: Work, tree: DraftTree | None) -> SessionReply | None:
-        """The work is in the KV; the answer to the ask if that was the last of its rows."""
+    def commit(self, work: Work) -> Ask | None:
+        """The work is in the KV before any later work. Returns the ask that this completes, for ``answer``."""
         self.committed_len = work.base_len + len(work.rows)
-        self._last_row = work.rows[-1:].copy()
-        if self.ask is None or self.committed_len < self.ask.stop:
+        self._last_rows = work.rows
+        ask = self.ask
+        if ask is None or self.committed_len < ask.stop:
             return None
-        self._answer = SessionReply(self.key.session, SessionCode.OK, self.committed_len, self.ask.round, tree)
         self.ask = None
+        return ask
+
+    def answer(self, ask: Ask, tree: DraftTree | None) -> SessionReply:
+        """The answer to an ask that ``commit`` gave."""
+        self._answer = SessionReply(self.key.session, SessionCode.OK, ask.stop, ask.round, tree)
         return self._answer
+
+    def disown_message(self) -> None:
+        """Keeps a copy of the last row, and lets go of the message that brought it."""
+        if self._last_rows is not None:
+            self._last_rows = self._last_rows[-1:].copy()
+
+    def params_for(self, shape: TreeShape) -> ProposeParams:
+        """How its tree of that shape is proposed."""
+        params = self._params
+        numbers = (shape.num_steps, shape.eagle_topk, shape.num_draft_tokens)
+        if params is None or numbers != (params.num_steps, params.eagle_topk, params.num_draft_tokens):
+            params = ProposeParams(*numbers, seed=self.sampling.seed, temperature=self.sampling.temperature)
+            self._params = params
+        return params
 
     def reply(self, code: SessionCode, round_: int) -> SessionReply:
         """An answer without a tree, with the rows that have arrived."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import ValuesView
+
 from draft_service.events import Opening, SyncMessage
 from draft_service.replies import Replies, SessionCode, SessionReply, SyncReply
 from draft_service.rows import Rows
@@ -29,9 +31,9 @@ class SessionTable:
         return len(self._sessions)
 
     @property
-    def with_work(self) -> list[Session]:
+    def with_work(self) -> ValuesView[Session]:
         """Sessions with rows or an ask, the longest waiting first."""
-        return list(self._work.values())
+        return self._work.values()
 
     @property
     def has_work(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from engine.draft_batch import ExtendItem, split_rows
+from engine.draft_batch import ExtendItem, PendingTrees, split_rows
 from engine.extend_forward import ExtendForward
 from engine.graph_capture import Capture
 from engine.growth_forward import Grower, GrowthForward
@@ -18,9 +19,12 @@ from engine.head_model import HeadModel
 from engine.pool import HeadCache
 from kernels.growth import GrowthShape
 from paceline.tree import MAX_NODES, DraftTree
-from paceline.types import TreeShape
+from paceline.types import MAX_SCRATCH_NODES, TreeShape
 
 MAX_BEAM_ROWS = 2048  # of one level, all sessions together
+
+_MAX_FITS = 4096  # asked shapes that are remembered
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +54,16 @@ class DeviceDrafter:
             model, cache, max_sessions=limits.max_sessions, max_rows=MAX_BEAM_ROWS, last_hidden=last_hidden
         )
         self._shapes: list[GrowthShape] = []
-        self._nodes = _NodesCopy(limits.max_sessions, model.device)
+        self._fits: dict[tuple[int, int, int, int], _Fit] = {}
+        self._copies = [_NodesCopy(limits.max_sessions, model.device) for _ in range(2)]
+        self._turn = 0
 
     @torch.inference_mode()
     def capture(self, shapes: Sequence[TreeShape], capture: Capture) -> None:
         """Captures the forwards of all row buckets, and the growths of these shapes; a progress bar on a terminal."""
         with self._on_device():
             wanted = {GrowthShape(s.num_steps, s.eagle_topk, s.num_draft_tokens) for s in shapes}
+            self._fits.clear()
             self._shapes = sorted(wanted, key=lambda s: (s.num_steps, s.topk, s.num_nodes))
             extends, growths = self._extend.keys(), self._growth.keys(self._shapes)
             with tqdm(total=len(extends) + len(growths), desc="CUDA graphs", unit="graph", disable=None) as bar:
@@ -67,27 +74,32 @@ class DeviceDrafter:
                     self._growth.capture(growth, capture)
                     bar.update()
 
-    @torch.inference_mode()
     def extend(self, items: Sequence[ExtendItem]) -> list[DraftTree | None]:
         """Writes the rows of all items, and grows a tree for each that asks for one; None for the others.
 
         A tree has fewer levels where the table has no room for its scratch nodes.
         """
-        trees: list[DraftTree | None] = [None] * len(items)
-        asked = [i for i, item in enumerate(items) if item.propose is not None]
+        return self.begin(items).trees()
+
+    @torch.inference_mode()
+    def begin(self, items: Sequence[ExtendItem]) -> PendingTrees:
+        """Launches an ``extend``. At most two may be under way; the device takes them one after the other."""
+        asked = [item for item in items if item.propose is not None]
+        self._turn = 1 - self._turn
+        copy = self._copies[self._turn]
         with self._on_device():
-            self._write([items[i] for i in asked])
-            members = self._grow([items[i] for i in asked])
-            self._write([item for item in items if item.propose is None])
-            for member, tree in zip(members, self._nodes.trees(), strict=True):
-                trees[asked[member]] = tree
-        return trees
+            self._write(asked)
+            order = self._grow(asked, copy)
+            copy.send()
+            if len(asked) < len(items):
+                self._write([item for item in items if item.propose is None])
+        return _Begun(items, order, copy)
 
     def _write(self, items: Sequence[ExtendItem]) -> None:
         for pieces in split_rows(items, self._extend.max_rows):
             self._extend.run(pieces)
 
-    def _grow(self, items: Sequence[ExtendItem]) -> list[int]:
+    def _grow(self, items: Sequence[ExtendItem], copy: _NodesCopy) -> list[int]:
         """Launches the growth of each item's tree; the items' indices in the order in which the trees will come."""
         order = []
         for shape, growers in self._group(items).items():
@@ -95,28 +107,35 @@ class DeviceDrafter:
             for start in range(0, len(growers), most):
                 some = growers[start : start + most]
                 is_noised = any(g.item.propose is not None and g.item.propose.temperature > 0 for g in some)
-                self._nodes.add(self._growth.run(some, shape, is_noised=is_noised))
+                copy.add(self._growth.run(some, shape, is_noised=is_noised))
                 order += [grower.index for grower in some]
-        self._nodes.send()
         return order
 
     def _group(self, items: Sequence[ExtendItem]) -> dict[GrowthShape, list[Grower]]:
         groups: dict[GrowthShape, list[Grower]] = {}
-        draft_vocab_size = self._model.config.draft_vocab_size
         for index, item in enumerate(items):
-            wanted = item.fitted_shape(draft_vocab_size)
-            room = item.table.capacity - item.committed_len
-            groups.setdefault(self._covering(wanted, room), []).append(Grower(index, item, wanted))
+            params = item.propose
+            assert params is not None
+            room = min(item.room, MAX_SCRATCH_NODES)  # more is never asked for
+            key = (params.num_steps, params.eagle_topk, params.num_draft_tokens, room)
+            fit = self._fits.get(key)
+            if fit is None:
+                fit = self._fit(item, room)
+                if len(self._fits) < _MAX_FITS:
+                    self._fits[key] = fit
+            groups.setdefault(fit.laid_out, []).append(Grower(index, item, fit.shape))
         return groups
 
-    def _covering(self, wanted: TreeShape, room: int) -> GrowthShape:
-        """The smallest captured shape that holds the wanted one and whose scratch nodes fit the room, or its own."""
-        exact = GrowthShape(wanted.num_steps, wanted.eagle_topk, wanted.num_draft_tokens)
+    def _fit(self, item: ExtendItem, room: int) -> _Fit:
+        """Laid out in the smallest captured shape that holds it and whose scratch nodes fit the room, or in its own."""
+        fitted = item.fitted_shape(self._model.config.draft_vocab_size)
+        own = GrowthShape(fitted.num_steps, fitted.eagle_topk, fitted.num_draft_tokens)
         for shape in self._shapes:
-            is_large = shape.num_steps >= exact.num_steps and shape.topk >= exact.topk
-            if is_large and shape.num_nodes >= exact.num_nodes and shape.num_scratch <= room:
-                return shape
-        return exact
+            is_large = shape.num_steps >= own.num_steps and shape.topk >= own.topk and shape.num_nodes >= own.num_nodes
+            if is_large and shape.num_scratch <= room:
+                return _Fit(own, shape)
+        _log.info("trees of %s grow without a captured graph; to have one, add them to --cuda-graph-shapes", own)
+        return _Fit(own, own)
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -124,6 +143,30 @@ class DeviceDrafter:
         device = self._model.device
         with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
             yield
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """A tree's shape, and the one that it is laid out in."""
+
+    shape: GrowthShape
+    laid_out: GrowthShape
+
+
+class _Begun:
+    """PendingTrees on their way to the host. order: the place of each tree that comes, among the items that asked."""
+
+    def __init__(self, items: Sequence[ExtendItem], order: Sequence[int], copy: _NodesCopy) -> None:
+        self._items = items
+        self._order = order
+        self._copy = copy
+
+    def trees(self) -> list[DraftTree | None]:
+        trees: list[DraftTree | None] = [None] * len(self._items)
+        asked = [i for i, item in enumerate(self._items) if item.propose is not None]
+        for place, tree in zip(self._order, self._copy.trees(), strict=True):
+            trees[asked[place]] = tree
+        return trees
 
 
 class _NodesCopy:
@@ -145,7 +188,7 @@ class _NodesCopy:
 
     def send(self) -> None:
         """To be called after the last growth."""
-        if self._arrived is not None:
+        if self._arrived is not None and self._parts:
             self._arrived.record()
 
     def trees(self) -> list[DraftTree]:
@@ -160,7 +203,7 @@ class _NodesCopy:
             table = flat[start : start + rows * columns].reshape(rows, columns)
             parents = 1 + (columns - 1) // 2
             for row, count in zip(table, table[:, 0].tolist(), strict=True):
-                trees.append(DraftTree(row[1 : 1 + count], row[parents : parents + count]))
+                trees.append(DraftTree.grown(row[1 : 1 + count], row[parents : parents + count]))
             start += rows * columns
         self._parts, self._used = [], 0
         return trees

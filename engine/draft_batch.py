@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from torch import Tensor
 
 from engine.pages import PageTable
 from kernels.ops import AttentionBatch
+from paceline.tree import DraftTree
 from paceline.types import TreeShape
 
 
@@ -41,14 +43,27 @@ class ExtendItem:
     def committed_len(self) -> int:
         return self.base_len + len(self.tokens)
 
+    @property
+    def room(self) -> int:
+        """Scratch nodes that the table can hold."""
+        return self.table.capacity - self.committed_len
+
     def fitted_shape(self, draft_vocab_size: int) -> TreeShape:
         """The asked shape, less what the table or the draft vocabulary cannot hold."""
         assert self.propose is not None
         asked = self.propose
         topk = min(asked.eagle_topk, draft_vocab_size)
-        num_steps = min(asked.num_steps, 1 + (self.table.capacity - self.committed_len) // topk)
+        num_steps = min(asked.num_steps, 1 + self.room // topk)
         num_nodes = min(asked.num_draft_tokens, TreeShape.max_nodes(num_steps, topk))
         return TreeShape(num_steps, topk, num_nodes)
+
+
+class PendingTrees(Protocol):
+    """A drafter's work under way."""
+
+    def trees(self) -> list[DraftTree | None]:
+        """Waits for it: a tree for each item that asked for one, None for the others. To be called once."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +76,22 @@ class Piece:
     stop: int
 
     @property
-    def is_last(self) -> bool:
-        return self.stop == len(self.item.tokens)
+    def gives_tree(self) -> bool:
+        """Whether a tree starts from its last row."""
+        return self.item.propose is not None and self.stop == len(self.item.tokens)
+
+    @property
+    def tokens(self) -> np.ndarray:
+        return self.item.tokens if self._is_whole else self.item.tokens[self.start : self.stop]
+
+    @property
+    def features(self) -> Tensor:
+        return self.item.features if self._is_whole else self.item.features[self.start : self.stop]
+
+    @property
+    def _is_whole(self) -> bool:
+        """A view of a tensor costs a microsecond or more."""
+        return self.stop - self.start == len(self.item.tokens)
 
 
 def split_rows(items: Sequence[ExtendItem], max_rows: int) -> Iterator[list[Piece]]:
@@ -104,7 +133,7 @@ def row_batch(pieces: Sequence[Piece]) -> RowBatch:
     request = np.repeat(np.arange(len(pieces)), counts)
     positions = np.arange(len(request)) + (base - attention.q_indptr[:-1])[request]
     return RowBatch(
-        tokens=np.concatenate([piece.item.tokens[piece.start : piece.stop] for piece in pieces]),
+        tokens=np.concatenate([piece.tokens for piece in pieces]),
         positions=positions,
         slots=slots_of(attention, request, positions),
         last_rows=attention.q_indptr[1:].astype(np.int64) - 1,

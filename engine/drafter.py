@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.draft_batch import ExtendItem, ProposeParams, attention_batch, indptr, row_batch, split_rows
+from engine.draft_batch import ExtendItem, PendingTrees, ProposeParams, attention_batch, indptr, row_batch, split_rows
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
 from engine.proposal_ranking import Ranker, RankRows
@@ -35,6 +35,10 @@ class Drafter:
         self._ops: Ops = model.ops
         self._ranker = Ranker(model)
 
+    def begin(self, items: Sequence[ExtendItem]) -> PendingTrees:
+        """``extend`` of the items, once its trees are asked for."""
+        return _NotBegun(self, items)
+
     @torch.inference_mode()
     def extend(self, items: Sequence[ExtendItem]) -> list[DraftTree | None]:
         """Writes the rows of all items, then grows a tree for each that asks for one; None for the others.
@@ -58,7 +62,7 @@ class Drafter:
             batch = row_batch(pieces)
             hidden = self._forward(
                 batch.tokens,
-                torch.cat([piece.item.features[piece.start : piece.stop] for piece in pieces]),
+                torch.cat([piece.features for piece in pieces]),
                 positions=batch.positions,
                 slots=batch.slots,
                 batch=batch.attention,
@@ -115,6 +119,17 @@ class Drafter:
             room -= propose.eagle_topk
         if group:
             yield group
+
+
+class _NotBegun:
+    """PendingTrees of a drafter that computes where it is asked to."""
+
+    def __init__(self, drafter: Drafter, items: Sequence[ExtendItem]) -> None:
+        self._drafter = drafter
+        self._items = items
+
+    def trees(self) -> list[DraftTree | None]:
+        return self._drafter.extend(self._items)
 
 
 class _Scratch:

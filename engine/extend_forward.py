@@ -61,7 +61,7 @@ class ExtendForward:
         self._replays[key] = capture(partial(self._launch, *key))
 
     def run(self, pieces: Sequence[Piece]) -> None:
-        """One forward of at most max_rows rows. MUTATES the cache, and last_hidden at the pieces' indices."""
+        """One forward of at most max_rows rows. MUTATES the cache, and last_hidden at the indices of items that ask."""
         batch = row_batch(pieces)
         num_rows, num_pieces = len(batch.tokens), len(pieces)
         bucket = next(size for size in self._buckets if size >= num_rows)
@@ -75,7 +75,7 @@ class ExtendForward:
         ):
             column[: len(values)] = values
             column[len(values) :] = padding
-        columns[4, :num_pieces] = [piece.index if piece.is_last else spare_place for piece in pieces]
+        columns[4, :num_pieces] = [piece.index if piece.gives_tree else spare_place for piece in pieces]
         columns[4, num_pieces:] = spare_place
         self._rows.send(columns.size)
         self._send_features(pieces, num_rows)
@@ -90,7 +90,7 @@ class ExtendForward:
         return self._rows.stage()[: _COLUMNS * bucket].view(_COLUMNS, bucket)
 
     def _send_features(self, pieces: Sequence[Piece], num_rows: int) -> None:
-        parts = [piece.item.features[piece.start : piece.stop] for piece in pieces]
+        parts = [piece.features for piece in pieces]
         if all(part.device.type == "cpu" and part.dtype == self._model.dtype for part in parts):
             torch.cat(parts, out=self._features.stage()[:num_rows])
             self._features.send(num_rows)

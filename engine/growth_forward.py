@@ -18,7 +18,7 @@ from engine.proposal_ranking import NoiseRows, Ranked, rank_greedy, rank_noised
 from engine.upload import Upload
 from kernels.growth import BeamRows, GrowingTrees, GrowthInputs, GrowthShape
 from kernels.ops import AttentionBatch, AttentionLimits, AttentionPlan
-from paceline.types import MAX_SCRATCH_NODES, TreeShape
+from paceline.types import MAX_SCRATCH_NODES
 
 _COLUMNS = 8  # place, root, committed_len, num_steps, topk, num_nodes, seed, temperature; the scratch slots follow
 
@@ -38,7 +38,7 @@ class Grower:
 
     index: int
     item: ExtendItem
-    shape: TreeShape
+    shape: GrowthShape
 
 
 class GrowthForward:
@@ -247,8 +247,8 @@ def _grower_row(grower: Grower) -> tuple[int, int, int, int, int, int, int, floa
         int(item.tokens[-1]),
         item.committed_len,
         shape.num_steps,
-        shape.eagle_topk,
-        shape.num_draft_tokens,
+        shape.topk,
+        shape.num_nodes,
         item.propose.seed,
         item.propose.temperature,
     )

@@ -120,7 +120,8 @@ class TreeGrowth:
         found = np.minimum(chosen, num_candidates - 1)
         parents = np.take_along_axis(local, np.take_along_axis(self._parents, found, axis=1), axis=1)
         tokens = np.take_along_axis(self._tokens, found, axis=1)
-        return [
-            DraftTree(np.append(np.int32(root), tokens[i, :count]), np.append(np.int32(-1), parents[i, :count]))
-            for i, (root, count) in enumerate(zip(roots, num_chosen, strict=True))
-        ]
+        nodes = np.empty((2, num_sessions, 1 + most), np.int32)
+        nodes[0, :, 0], nodes[1, :, 0] = roots, -1
+        nodes[0, :, 1:], nodes[1, :, 1:] = tokens, parents
+        counts = (1 + num_chosen).tolist()
+        return [DraftTree.grown(nodes[0, i, :count], nodes[1, i, :count]) for i, count in enumerate(counts)]

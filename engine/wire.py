@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 from torch import Tensor
 
@@ -25,6 +27,16 @@ def to_tensor(raw: RawTensor) -> Tensor:
     if not raw.data:  # frombuffer takes no empty buffer
         return torch.empty(raw.shape, dtype=dtype)
     return torch.frombuffer(bytearray(raw.data), dtype=dtype).view(raw.shape)
+
+
+def borrow_tensor(raw: RawTensor) -> Tensor:
+    """A CPU tensor of raw's dtype and shape over raw's own bytes: to be read only. It keeps them alive."""
+    dtype = _DTYPES[raw.dtype]
+    if not raw.data:
+        return torch.empty(raw.shape, dtype=dtype)
+    # frombuffer warns of memory that is not to be written, once a process; ctypes' view of it is not marked so.
+    view = ctypes.cast(ctypes.c_char_p(raw.data), ctypes.POINTER(ctypes.c_char * len(raw.data))).contents
+    return torch.frombuffer(view, dtype=dtype).view(raw.shape)
 
 
 def to_raw(tensor: Tensor) -> RawTensor:

@@ -31,6 +31,14 @@ class DraftTree:
         _check(tokens, parents)
 
     @classmethod
+    def grown(cls, tokens: np.ndarray, parents: np.ndarray) -> DraftTree:
+        """A tree that this process grew, int32 as above: taken as it is, without the constructor's checks."""
+        tree = object.__new__(cls)
+        object.__setattr__(tree, "tokens", tokens)
+        object.__setattr__(tree, "parents", parents)
+        return tree
+
+    @classmethod
     def single(cls, token: int) -> DraftTree:
         """The one-node tree of plain decoding."""
         return cls(np.array([token], np.int32), np.array([-1], np.int32))

@@ -111,7 +111,7 @@ class WildTarget:
 
 def settle(engine: DraftEngine, replies: Replies) -> None:
     while engine.has_work:
-        engine.step(replies)
+        engine.step(replies.extend)
         engine.table.check()
 
 
@@ -130,7 +130,7 @@ def test_no_page_is_lost_and_every_tree_is_that_of_its_rows(tiny: TinyDraft, alo
         if generator.random() < 0.7:
             settle(engine, replies)
         elif engine.has_work:
-            engine.step(replies)
+            engine.step(replies.extend)
         engine.table.check()
         answered_tickets += len(replies.syncs)
         for reply in replies.syncs:

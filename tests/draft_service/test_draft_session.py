@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from draft_service.replies import SessionCode
+from draft_service.replies import SessionCode, SessionReply
 from draft_service.rows import RowQueue, Rows
-from draft_service.session import Ask, Session, SessionKey
+from draft_service.session import Ask, Session, SessionKey, Work
 from engine.pages import PageAllocator, PageTable
 from paceline.tree import DraftTree
 from paceline.types import SamplingParams, TreeShape
@@ -33,8 +33,14 @@ def serve(session: Session, max_rows: int = 100) -> DraftTree | None:
     """Runs one step's work; the tree is a chain that starts at the last row's token."""
     work = session.take(max_rows)
     tree = DraftTree.chain([int(work.rows.tokens[-1]), 500]) if work.shape is not None else None
-    reply = session.commit(work, tree)
-    return reply.tree if reply is not None else None
+    due = session.commit(work)
+    return None if due is None else session.answer(due, tree).tree
+
+
+def answer(session: Session, work: Work, tree: DraftTree) -> SessionReply:
+    due = session.commit(work)
+    assert due is not None
+    return session.answer(due, tree)
 
 
 def test_a_queue_gives_rows_in_order_across_messages() -> None:
@@ -86,8 +92,7 @@ def test_only_the_newest_round_proposes() -> None:
     s.extend(ask(2, 5, 2))
     work = s.take(100)
     assert work.rows.tokens.tolist() == [0, 1, 2, 3, 4, 5, 6]
-    reply = s.commit(work, DraftTree.single(6))
-    assert reply is not None
+    reply = answer(s, work, DraftTree.single(6))
     assert (reply.round, reply.committed_len) == (2, 7)
 
 
@@ -160,8 +165,7 @@ def test_a_tree_can_be_asked_for_again_without_rows() -> None:
     work = s.take(100)
     assert work.base_len == 4
     assert work.rows.tokens.tolist() == [4]
-    reply = s.commit(work, DraftTree.single(4))
-    assert reply is not None
+    reply = answer(s, work, DraftTree.single(4))
     assert (reply.round, reply.committed_len) == (2, 5)
 
 
@@ -185,8 +189,7 @@ def test_a_tree_stands_where_it_was_asked_for_though_bulk_rows_came_behind() -> 
     s = session()
     s.extend(ask(1, 0, 5))
     assert s.sync(5, rows(5, 3), ticket=1)
-    reply = s.commit(s.take(100), DraftTree.single(4))
-    assert reply is not None
+    reply = answer(s, s.take(100), DraftTree.single(4))
     assert (reply.round, reply.committed_len) == (1, 5)
     assert s.take(100).rows.tokens.tolist() == [5, 6, 7]
 
@@ -199,7 +202,6 @@ def test_a_tree_without_new_rows_stands_where_it_was_asked_for_too() -> None:
     s.sync(5, rows(5, 3), ticket=1)
     work = s.take(100)
     assert work.base_len == 4
-    reply = s.commit(work, DraftTree.single(4))
-    assert reply is not None
+    reply = answer(s, work, DraftTree.single(4))
     assert (reply.round, reply.committed_len) == (2, 5)
     assert s.has_work

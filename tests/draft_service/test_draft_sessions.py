@@ -161,7 +161,8 @@ def test_bulk_rows_of_a_step_are_bounded_and_rounds_go_first() -> None:
     bench.extend(2, 0, 30)  # a replay within a round
     bench.extend(3, 0, 2)
     picked = pick_work(bench.table.with_work, StepLimits(round_rows=16, bulk_rows=12))
-    assert [(session.key.session, len(work.rows)) for session, work in picked] == [(3, 2), (2, 12)]
+    rounds, bulk = ([(s.key.session, len(work.rows)) for s, work in part] for part in (picked.rounds, picked.bulk))
+    assert (rounds, bulk) == ([(3, 2)], [(2, 12)])
 
 
 def test_rounds_beyond_a_steps_rows_wait_for_the_next() -> None:
@@ -171,8 +172,8 @@ def test_rounds_beyond_a_steps_rows_wait_for_the_next() -> None:
         bench.extend(session, 0, 4)
     limits = StepLimits(round_rows=8, bulk_rows=8)
     picked = pick_work(bench.table.with_work, limits)
-    assert [session.key.session for session, _ in picked] == [1, 2]
-    for session, work in picked:
-        session.commit(work, None)
+    assert [session.key.session for session, _ in picked.rounds] == [1, 2]
+    for session, work in picked.rounds:
+        session.commit(work)
         bench.table.settle(session)
-    assert [session.key.session for session, _ in pick_work(bench.table.with_work, limits)] == [3]
+    assert [session.key.session for session, _ in pick_work(bench.table.with_work, limits).rounds] == [3]
