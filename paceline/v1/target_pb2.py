@@ -26,15 +26,15 @@ from paceline.v1 import common_pb2 as paceline_dot_v1_dot_common__pb2
 from paceline.v1 import verify_pb2 as paceline_dot_v1_dot_verify__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/target.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/common.proto\x1a\x18paceline/v1/verify.proto\"V\n\x0fSpeculationRung\x12\x1c\n\x14max_running_requests\x18\x01 \x01(\r\x12%\n\x05shape\x18\x02 \x01(\x0b\x32\x16.paceline.v1.TreeShape\"b\n\x13SpeculationDecision\x12\r\n\x05\x64raft\x18\x01 \x01(\t\x12,\n\x06ladder\x18\x02 \x03(\x0b\x32\x1c.paceline.v1.SpeculationRung\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xd5\x01\n\nSubmission\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x12\n\nprompt_ids\x18\x03 \x03(\r\x12\x13\n\x0b\x65mitted_ids\x18\x04 \x03(\r\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\r\x12\x34\n\x0fsampling_params\x18\x06 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x32\n\x08\x64\x65\x63ision\x18\x07 \x01(\x0b\x32 .paceline.v1.SpeculationDecision\"1\n\nServeHello\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"6\n\x06Submit\x12,\n\x0bsubmissions\x18\x01 \x03(\x0b\x32\x17.paceline.v1.Submission\"\x1a\n\x06\x43\x61ncel\x12\x10\n\x08requests\x18\x01 \x03(\x04\"Z\n\x11UpdateSpeculation\x12\x10\n\x08requests\x18\x01 \x03(\x04\x12\x33\n\tdecisions\x18\x02 \x03(\x0b\x32 .paceline.v1.SpeculationDecision\"\xa9\x01\n\x0b\x42\x61tchPolicy\x12!\n\x14max_running_requests\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x15\n\x08max_rows\x18\x02 \x01(\rH\x01\x88\x01\x01\x12!\n\x14\x63hunked_prefill_size\x18\x03 \x01(\rH\x02\x88\x01\x01\x42\x17\n\x15_max_running_requestsB\x0b\n\t_max_rowsB\x17\n\x15_chunked_prefill_size\"\x81\x02\n\x0cServeRequest\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x17.paceline.v1.ServeHelloH\x00\x12%\n\x06submit\x18\x02 \x01(\x0b\x32\x13.paceline.v1.SubmitH\x00\x12%\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x13.paceline.v1.CancelH\x00\x12<\n\x12update_speculation\x18\x04 \x01(\x0b\x32\x1e.paceline.v1.UpdateSpeculationH\x00\x12\x30\n\x0c\x62\x61tch_policy\x18\x05 \x01(\x0b\x32\x18.paceline.v1.BatchPolicyH\x00\x42\t\n\x07message\"\'\n\x07\x43redits\x12\r\n\x05slots\x18\x01 \x01(\x04\x12\r\n\x05pages\x18\x02 \x01(\x04\"R\n\x0bTokenDeltas\x12\x0f\n\x07request\x18\x01 \x03(\x04\x12\x0e\n\x06offset\x18\x02 \x03(\r\x12\x12\n\nnum_tokens\x18\x03 \x03(\r\x12\x0e\n\x06tokens\x18\x04 \x03(\r\"\x9f\x01\n\x06\x46inish\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12,\n\x05stats\x18\x03 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\x12\x13\n\x0bstatus_code\x18\x04 \x01(\r\x12\x16\n\x0estatus_message\x18\x05 \x01(\t\"r\n\x06Return\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.paceline.v1.ReturnReason\x12,\n\x05stats\x18\x03 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\"\xf5\x02\n\nLoadReport\x12\x18\n\x10running_requests\x18\x01 \x01(\r\x12\x1b\n\x13prefilling_requests\x18\x02 \x01(\r\x12\x1c\n\x14max_running_requests\x18\x03 \x01(\r\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x16\n\x0eprefill_tokens\x18\x05 \x01(\r\x12\x12\n\nfree_slots\x18\x06 \x01(\r\x12\x12\n\nfree_pages\x18\x07 \x01(\r\x12\x11\n\tnum_pages\x18\x08 \x01(\r\x12\x0f\n\x07step_ms\x18\t \x01(\x01\x12\x12\n\nforward_ms\x18\n \x01(\x01\x12\x14\n\x0ctree_wait_ms\x18\x0b \x01(\x01\x12\x1c\n\x14mean_accepted_length\x18\x0c \x01(\x01\x12\x19\n\x11\x61\x63\x63\x65pted_by_depth\x18\r \x03(\x01\x12\x10\n\x08\x64raining\x18\x0e \x01(\x08\x12+\n\x06\x64rafts\x18\x0f \x03(\x0b\x32\x1b.paceline.v1.DraftLinkState\"D\n\x0e\x44raftLinkState\x12\r\n\x05\x64raft\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\x10\n\x08sessions\x18\x03 \x01(\r\"\x8a\x02\n\rServeResponse\x12&\n\x04info\x18\x01 \x01(\x0b\x32\x18.paceline.v1.ServiceInfo\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12(\n\x06\x64\x65ltas\x18\x03 \x01(\x0b\x32\x18.paceline.v1.TokenDeltas\x12%\n\x08\x66inishes\x18\x04 \x03(\x0b\x32\x13.paceline.v1.Finish\x12$\n\x07returns\x18\x05 \x03(\x0b\x32\x13.paceline.v1.Return\x12%\n\x07\x63redits\x18\x06 \x01(\x0b\x32\x14.paceline.v1.Credits\x12%\n\x04load\x18\x07 \x01(\x0b\x32\x17.paceline.v1.LoadReport\"\x1d\n\x1bTargetServiceGetInfoRequest\"m\n\x1cTargetServiceGetInfoResponse\x12&\n\x04info\x18\x01 \x01(\x0b\x32\x18.paceline.v1.ServiceInfo\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.paceline.v1.LoadReport\"\"\n TargetServiceInspectRoundRequest\"J\n!TargetServiceInspectRoundResponse\x12%\n\x05round\x18\x01 \x01(\x0b\x32\x16.paceline.v1.RoundView\"!\n\x1fTargetServiceWatchRoundsRequest\"I\n TargetServiceWatchRoundsResponse\x12%\n\x05round\x18\x01 \x01(\x0b\x32\x16.paceline.v1.RoundView*\x83\x01\n\x0cReturnReason\x12\x1d\n\x19RETURN_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17RETURN_REASON_NO_CREDIT\x10\x01\x12\x1b\n\x17RETURN_REASON_PREEMPTED\x10\x02\x12\x1a\n\x16RETURN_REASON_DRAINING\x10\x03\x32\x90\x03\n\rTargetService\x12\x42\n\x05Serve\x12\x19.paceline.v1.ServeRequest\x1a\x1a.paceline.v1.ServeResponse(\x01\x30\x01\x12^\n\x07GetInfo\x12(.paceline.v1.TargetServiceGetInfoRequest\x1a).paceline.v1.TargetServiceGetInfoResponse\x12m\n\x0cInspectRound\x12-.paceline.v1.TargetServiceInspectRoundRequest\x1a..paceline.v1.TargetServiceInspectRoundResponse\x12l\n\x0bWatchRounds\x12,.paceline.v1.TargetServiceWatchRoundsRequest\x1a-.paceline.v1.TargetServiceWatchRoundsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18paceline/v1/target.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/common.proto\x1a\x18paceline/v1/verify.proto\"V\n\x0fSpeculationRung\x12\x1c\n\x14max_running_requests\x18\x01 \x01(\r\x12%\n\x05shape\x18\x02 \x01(\x0b\x32\x16.paceline.v1.TreeShape\"b\n\x13SpeculationDecision\x12\r\n\x05\x64raft\x18\x01 \x01(\t\x12,\n\x06ladder\x18\x02 \x03(\x0b\x32\x1c.paceline.v1.SpeculationRung\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xd5\x01\n\nSubmission\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x12\n\nprompt_ids\x18\x03 \x03(\r\x12\x13\n\x0b\x65mitted_ids\x18\x04 \x03(\r\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\r\x12\x34\n\x0fsampling_params\x18\x06 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x32\n\x08\x64\x65\x63ision\x18\x07 \x01(\x0b\x32 .paceline.v1.SpeculationDecision\"1\n\nServeHello\x12\x0e\n\x06router\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\"6\n\x06Submit\x12,\n\x0bsubmissions\x18\x01 \x03(\x0b\x32\x17.paceline.v1.Submission\"\x1a\n\x06\x43\x61ncel\x12\x10\n\x08requests\x18\x01 \x03(\x04\"Z\n\x11UpdateSpeculation\x12\x10\n\x08requests\x18\x01 \x03(\x04\x12\x33\n\tdecisions\x18\x02 \x03(\x0b\x32 .paceline.v1.SpeculationDecision\"\xd3\x01\n\x0b\x42\x61tchPolicy\x12!\n\x14max_running_requests\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x15\n\x08max_rows\x18\x02 \x01(\rH\x01\x88\x01\x01\x12!\n\x14\x63hunked_prefill_size\x18\x03 \x01(\rH\x02\x88\x01\x01\x12\x18\n\x0bjoin_rounds\x18\x04 \x01(\x08H\x03\x88\x01\x01\x42\x17\n\x15_max_running_requestsB\x0b\n\t_max_rowsB\x17\n\x15_chunked_prefill_sizeB\x0e\n\x0c_join_rounds\"\x81\x02\n\x0cServeRequest\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x17.paceline.v1.ServeHelloH\x00\x12%\n\x06submit\x18\x02 \x01(\x0b\x32\x13.paceline.v1.SubmitH\x00\x12%\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32\x13.paceline.v1.CancelH\x00\x12<\n\x12update_speculation\x18\x04 \x01(\x0b\x32\x1e.paceline.v1.UpdateSpeculationH\x00\x12\x30\n\x0c\x62\x61tch_policy\x18\x05 \x01(\x0b\x32\x18.paceline.v1.BatchPolicyH\x00\x42\t\n\x07message\"\'\n\x07\x43redits\x12\r\n\x05slots\x18\x01 \x01(\x04\x12\r\n\x05pages\x18\x02 \x01(\x04\"R\n\x0bTokenDeltas\x12\x0f\n\x07request\x18\x01 \x03(\x04\x12\x0e\n\x06offset\x18\x02 \x03(\r\x12\x12\n\nnum_tokens\x18\x03 \x03(\r\x12\x0e\n\x06tokens\x18\x04 \x03(\r\"\x85\x01\n\x11SpeculativeRounds\x12&\n\x06shapes\x18\x01 \x03(\x0b\x32\x16.paceline.v1.TreeShape\x12\x0f\n\x07request\x18\x02 \x03(\x04\x12\r\n\x05shape\x18\x03 \x03(\r\x12\x11\n\tnum_nodes\x18\x04 \x03(\r\x12\x15\n\raccept_length\x18\x05 \x03(\r\"\x9f\x01\n\x06\x46inish\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.paceline.v1.FinishReason\x12,\n\x05stats\x18\x03 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\x12\x13\n\x0bstatus_code\x18\x04 \x01(\r\x12\x16\n\x0estatus_message\x18\x05 \x01(\t\"r\n\x06Return\x12\x0f\n\x07request\x18\x01 \x01(\x04\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.paceline.v1.ReturnReason\x12,\n\x05stats\x18\x03 \x01(\x0b\x32\x1d.paceline.v1.SpeculationStats\"\xc2\x03\n\nLoadReport\x12\x18\n\x10running_requests\x18\x01 \x01(\r\x12\x1b\n\x13prefilling_requests\x18\x02 \x01(\r\x12\x1c\n\x14max_running_requests\x18\x03 \x01(\r\x12\x0c\n\x04rows\x18\x04 \x01(\r\x12\x16\n\x0eprefill_tokens\x18\x05 \x01(\r\x12\x12\n\nfree_slots\x18\x06 \x01(\r\x12\x12\n\nfree_pages\x18\x07 \x01(\r\x12\x11\n\tnum_pages\x18\x08 \x01(\r\x12\x0f\n\x07step_ms\x18\t \x01(\x01\x12\x12\n\nforward_ms\x18\n \x01(\x01\x12\x14\n\x0ctree_wait_ms\x18\x0b \x01(\x01\x12\x1c\n\x14mean_accepted_length\x18\x0c \x01(\x01\x12\x19\n\x11\x61\x63\x63\x65pted_by_depth\x18\r \x03(\x01\x12\x10\n\x08\x64raining\x18\x0e \x01(\x08\x12+\n\x06\x64rafts\x18\x0f \x03(\x0b\x32\x1b.paceline.v1.DraftLinkState\x12\x16\n\x0e\x63ontext_tokens\x18\x10 \x01(\x04\x12\x19\n\x11verified_requests\x18\x11 \x01(\r\x12\x18\n\x10\x64rafted_requests\x18\x12 \x01(\r\"D\n\x0e\x44raftLinkState\x12\r\n\x05\x64raft\x18\x01 \x01(\t\x12\x11\n\tconnected\x18\x02 \x01(\x08\x12\x10\n\x08sessions\x18\x03 \x01(\r\"\xba\x02\n\rServeResponse\x12&\n\x04info\x18\x01 \x01(\x0b\x32\x18.paceline.v1.ServiceInfo\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12(\n\x06\x64\x65ltas\x18\x03 \x01(\x0b\x32\x18.paceline.v1.TokenDeltas\x12%\n\x08\x66inishes\x18\x04 \x03(\x0b\x32\x13.paceline.v1.Finish\x12$\n\x07returns\x18\x05 \x03(\x0b\x32\x13.paceline.v1.Return\x12%\n\x07\x63redits\x18\x06 \x01(\x0b\x32\x14.paceline.v1.Credits\x12%\n\x04load\x18\x07 \x01(\x0b\x32\x17.paceline.v1.LoadReport\x12.\n\x06rounds\x18\x08 \x01(\x0b\x32\x1e.paceline.v1.SpeculativeRounds\"\x1d\n\x1bTargetServiceGetInfoRequest\"m\n\x1cTargetServiceGetInfoResponse\x12&\n\x04info\x18\x01 \x01(\x0b\x32\x18.paceline.v1.ServiceInfo\x12%\n\x04load\x18\x02 \x01(\x0b\x32\x17.paceline.v1.LoadReport\"\"\n TargetServiceInspectRoundRequest\"J\n!TargetServiceInspectRoundResponse\x12%\n\x05round\x18\x01 \x01(\x0b\x32\x16.paceline.v1.RoundView\"!\n\x1fTargetServiceWatchRoundsRequest\"I\n TargetServiceWatchRoundsResponse\x12%\n\x05round\x18\x01 \x01(\x0b\x32\x16.paceline.v1.RoundView*\x83\x01\n\x0cReturnReason\x12\x1d\n\x19RETURN_REASON_UNSPECIFIED\x10\x00\x12\x1b\n\x17RETURN_REASON_NO_CREDIT\x10\x01\x12\x1b\n\x17RETURN_REASON_PREEMPTED\x10\x02\x12\x1a\n\x16RETURN_REASON_DRAINING\x10\x03\x32\x90\x03\n\rTargetService\x12\x42\n\x05Serve\x12\x19.paceline.v1.ServeRequest\x1a\x1a.paceline.v1.ServeResponse(\x01\x30\x01\x12^\n\x07GetInfo\x12(.paceline.v1.TargetServiceGetInfoRequest\x1a).paceline.v1.TargetServiceGetInfoResponse\x12m\n\x0cInspectRound\x12-.paceline.v1.TargetServiceInspectRoundRequest\x1a..paceline.v1.TargetServiceInspectRoundResponse\x12l\n\x0bWatchRounds\x12,.paceline.v1.TargetServiceWatchRoundsRequest\x1a-.paceline.v1.TargetServiceWatchRoundsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.target_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RETURNREASON']._serialized_start=2639
-  _globals['_RETURNREASON']._serialized_end=2770
+  _globals['_RETURNREASON']._serialized_start=2942
+  _globals['_RETURNREASON']._serialized_end=3073
   _globals['_SPECULATIONRUNG']._serialized_start=93
   _globals['_SPECULATIONRUNG']._serialized_end=179
   _globals['_SPECULATIONDECISION']._serialized_start=181
@@ -50,35 +50,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UPDATESPECULATION']._serialized_start=632
   _globals['_UPDATESPECULATION']._serialized_end=722
   _globals['_BATCHPOLICY']._serialized_start=725
-  _globals['_BATCHPOLICY']._serialized_end=894
-  _globals['_SERVEREQUEST']._serialized_start=897
-  _globals['_SERVEREQUEST']._serialized_end=1154
-  _globals['_CREDITS']._serialized_start=1156
-  _globals['_CREDITS']._serialized_end=1195
-  _globals['_TOKENDELTAS']._serialized_start=1197
-  _globals['_TOKENDELTAS']._serialized_end=1279
-  _globals['_FINISH']._serialized_start=1282
-  _globals['_FINISH']._serialized_end=1441
-  _globals['_RETURN']._serialized_start=1443
-  _globals['_RETURN']._serialized_end=1557
-  _globals['_LOADREPORT']._serialized_start=1560
-  _globals['_LOADREPORT']._serialized_end=1933
-  _globals['_DRAFTLINKSTATE']._serialized_start=1935
-  _globals['_DRAFTLINKSTATE']._serialized_end=2003
-  _globals['_SERVERESPONSE']._serialized_start=2006
-  _globals['_SERVERESPONSE']._serialized_end=2272
-  _globals['_TARGETSERVICEGETINFOREQUEST']._serialized_start=2274
-  _globals['_TARGETSERVICEGETINFOREQUEST']._serialized_end=2303
-  _globals['_TARGETSERVICEGETINFORESPONSE']._serialized_start=2305
-  _globals['_TARGETSERVICEGETINFORESPONSE']._serialized_end=2414
-  _globals['_TARGETSERVICEINSPECTROUNDREQUEST']._serialized_start=2416
-  _globals['_TARGETSERVICEINSPECTROUNDREQUEST']._serialized_end=2450
-  _globals['_TARGETSERVICEINSPECTROUNDRESPONSE']._serialized_start=2452
-  _globals['_TARGETSERVICEINSPECTROUNDRESPONSE']._serialized_end=2526
-  _globals['_TARGETSERVICEWATCHROUNDSREQUEST']._serialized_start=2528
-  _globals['_TARGETSERVICEWATCHROUNDSREQUEST']._serialized_end=2561
-  _globals['_TARGETSERVICEWATCHROUNDSRESPONSE']._serialized_start=2563
-  _globals['_TARGETSERVICEWATCHROUNDSRESPONSE']._serialized_end=2636
-  _globals['_TARGETSERVICE']._serialized_start=2773
-  _globals['_TARGETSERVICE']._serialized_end=3173
+  _globals['_BATCHPOLICY']._serialized_end=936
+  _globals['_SERVEREQUEST']._serialized_start=939
+  _globals['_SERVEREQUEST']._serialized_end=1196
+  _globals['_CREDITS']._serialized_start=1198
+  _globals['_CREDITS']._serialized_end=1237
+  _globals['_TOKENDELTAS']._serialized_start=1239
+  _globals['_TOKENDELTAS']._serialized_end=1321
+  _globals['_SPECULATIVEROUNDS']._serialized_start=1324
+  _globals['_SPECULATIVEROUNDS']._serialized_end=1457
+  _globals['_FINISH']._serialized_start=1460
+  _globals['_FINISH']._serialized_end=1619
+  _globals['_RETURN']._serialized_start=1621
+  _globals['_RETURN']._serialized_end=1735
+  _globals['_LOADREPORT']._serialized_start=1738
+  _globals['_LOADREPORT']._serialized_end=2188
+  _globals['_DRAFTLINKSTATE']._serialized_start=2190
+  _globals['_DRAFTLINKSTATE']._serialized_end=2258
+  _globals['_SERVERESPONSE']._serialized_start=2261
+  _globals['_SERVERESPONSE']._serialized_end=2575
+  _globals['_TARGETSERVICEGETINFOREQUEST']._serialized_start=2577
+  _globals['_TARGETSERVICEGETINFOREQUEST']._serialized_end=2606
+  _globals['_TARGETSERVICEGETINFORESPONSE']._serialized_start=2608
+  _globals['_TARGETSERVICEGETINFORESPONSE']._serialized_end=2717
+  _globals['_TARGETSERVICEINSPECTROUNDREQUEST']._serialized_start=2719
+  _globals['_TARGETSERVICEINSPECTROUNDREQUEST']._serialized_end=2753
+  _globals['_TARGETSERVICEINSPECTROUNDRESPONSE']._serialized_start=2755
+  _globals['_TARGETSERVICEINSPECTROUNDRESPONSE']._serialized_end=2829
+  _globals['_TARGETSERVICEWATCHROUNDSREQUEST']._serialized_start=2831
+  _globals['_TARGETSERVICEWATCHROUNDSREQUEST']._serialized_end=2864
+  _globals['_TARGETSERVICEWATCHROUNDSRESPONSE']._serialized_start=2866
+  _globals['_TARGETSERVICEWATCHROUNDSRESPONSE']._serialized_end=2939
+  _globals['_TARGETSERVICE']._serialized_start=3076
+  _globals['_TARGETSERVICE']._serialized_end=3476
 # @@protoc_insertion_point(module_scope)

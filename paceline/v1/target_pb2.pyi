@@ -84,14 +84,16 @@ class UpdateSpeculation(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[int]] = ..., decisions: _Optional[_Iterable[_Union[SpeculationDecision, _Mapping]]] = ...) -> None: ...
 
 class BatchPolicy(_message.Message):
-    __slots__ = ("max_running_requests", "max_rows", "chunked_prefill_size")
+    __slots__ = ("max_running_requests", "max_rows", "chunked_prefill_size", "join_rounds")
     MAX_RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MAX_ROWS_FIELD_NUMBER: _ClassVar[int]
     CHUNKED_PREFILL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    JOIN_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     max_running_requests: int
     max_rows: int
     chunked_prefill_size: int
-    def __init__(self, max_running_requests: _Optional[int] = ..., max_rows: _Optional[int] = ..., chunked_prefill_size: _Optional[int] = ...) -> None: ...
+    join_rounds: bool
+    def __init__(self, max_running_requests: _Optional[int] = ..., max_rows: _Optional[int] = ..., chunked_prefill_size: _Optional[int] = ..., join_rounds: bool = ...) -> None: ...
 
 class ServeRequest(_message.Message):
     __slots__ = ("hello", "submit", "cancel", "update_speculation", "batch_policy")
@@ -127,6 +129,20 @@ class TokenDeltas(_message.Message):
     tokens: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, request: _Optional[_Iterable[int]] = ..., offset: _Optional[_Iterable[int]] = ..., num_tokens: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class SpeculativeRounds(_message.Message):
+    __slots__ = ("shapes", "request", "shape", "num_nodes", "accept_length")
+    SHAPES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    NUM_NODES_FIELD_NUMBER: _ClassVar[int]
+    ACCEPT_LENGTH_FIELD_NUMBER: _ClassVar[int]
+    shapes: _containers.RepeatedCompositeFieldContainer[_common_pb2.TreeShape]
+    request: _containers.RepeatedScalarFieldContainer[int]
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    num_nodes: _containers.RepeatedScalarFieldContainer[int]
+    accept_length: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, shapes: _Optional[_Iterable[_Union[_common_pb2.TreeShape, _Mapping]]] = ..., request: _Optional[_Iterable[int]] = ..., shape: _Optional[_Iterable[int]] = ..., num_nodes: _Optional[_Iterable[int]] = ..., accept_length: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class Finish(_message.Message):
     __slots__ = ("request", "reason", "stats", "status_code", "status_message")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -152,7 +168,7 @@ class Return(_message.Message):
     def __init__(self, request: _Optional[int] = ..., reason: _Optional[_Union[ReturnReason, str]] = ..., stats: _Optional[_Union[_common_pb2.SpeculationStats, _Mapping]] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("running_requests", "prefilling_requests", "max_running_requests", "rows", "prefill_tokens", "free_slots", "free_pages", "num_pages", "step_ms", "forward_ms", "tree_wait_ms", "mean_accepted_length", "accepted_by_depth", "draining", "drafts")
+    __slots__ = ("running_requests", "prefilling_requests", "max_running_requests", "rows", "prefill_tokens", "free_slots", "free_pages", "num_pages", "step_ms", "forward_ms", "tree_wait_ms", "mean_accepted_length", "accepted_by_depth", "draining", "drafts", "context_tokens", "verified_requests", "drafted_requests")
     RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     PREFILLING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MAX_RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +184,9 @@ class LoadReport(_message.Message):
     ACCEPTED_BY_DEPTH_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     running_requests: int
     prefilling_requests: int
     max_running_requests: int
@@ -183,7 +202,10 @@ class LoadReport(_message.Message):
     accepted_by_depth: _containers.RepeatedScalarFieldContainer[float]
     draining: bool
     drafts: _containers.RepeatedCompositeFieldContainer[DraftLinkState]
-    def __init__(self, running_requests: _Optional[int] = ..., prefilling_requests: _Optional[int] = ..., max_running_requests: _Optional[int] = ..., rows: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., free_slots: _Optional[int] = ..., free_pages: _Optional[int] = ..., num_pages: _Optional[int] = ..., step_ms: _Optional[float] = ..., forward_ms: _Optional[float] = ..., tree_wait_ms: _Optional[float] = ..., mean_accepted_length: _Optional[float] = ..., accepted_by_depth: _Optional[_Iterable[float]] = ..., draining: bool = ..., drafts: _Optional[_Iterable[_Union[DraftLinkState, _Mapping]]] = ...) -> None: ...
+    context_tokens: int
+    verified_requests: int
+    drafted_requests: int
+    def __init__(self, running_requests: _Optional[int] = ..., prefilling_requests: _Optional[int] = ..., max_running_requests: _Optional[int] = ..., rows: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., free_slots: _Optional[int] = ..., free_pages: _Optional[int] = ..., num_pages: _Optional[int] = ..., step_ms: _Optional[float] = ..., forward_ms: _Optional[float] = ..., tree_wait_ms: _Optional[float] = ..., mean_accepted_length: _Optional[float] = ..., accepted_by_depth: _Optional[_Iterable[float]] = ..., draining: bool = ..., drafts: _Optional[_Iterable[_Union[DraftLinkState, _Mapping]]] = ..., context_tokens: _Optional[int] = ..., verified_requests: _Optional[int] = ..., drafted_requests: _Optional[int] = ...) -> None: ...
 
 class DraftLinkState(_message.Message):
     __slots__ = ("draft", "connected", "sessions")
@@ -196,7 +218,7 @@ class DraftLinkState(_message.Message):
     def __init__(self, draft: _Optional[str] = ..., connected: bool = ..., sessions: _Optional[int] = ...) -> None: ...
 
 class ServeResponse(_message.Message):
-    __slots__ = ("info", "step", "deltas", "finishes", "returns", "credits", "load")
+    __slots__ = ("info", "step", "deltas", "finishes", "returns", "credits", "load", "rounds")
     INFO_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     DELTAS_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +226,7 @@ class ServeResponse(_message.Message):
     RETURNS_FIELD_NUMBER: _ClassVar[int]
     CREDITS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     info: _common_pb2.ServiceInfo
     step: int
     deltas: TokenDeltas
@@ -211,7 +234,8 @@ class ServeResponse(_message.Message):
     returns: _containers.RepeatedCompositeFieldContainer[Return]
     credits: Credits
     load: LoadReport
-    def __init__(self, info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ..., step: _Optional[int] = ..., deltas: _Optional[_Union[TokenDeltas, _Mapping]] = ..., finishes: _Optional[_Iterable[_Union[Finish, _Mapping]]] = ..., returns: _Optional[_Iterable[_Union[Return, _Mapping]]] = ..., credits: _Optional[_Union[Credits, _Mapping]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ...) -> None: ...
+    rounds: SpeculativeRounds
+    def __init__(self, info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ..., step: _Optional[int] = ..., deltas: _Optional[_Union[TokenDeltas, _Mapping]] = ..., finishes: _Optional[_Iterable[_Union[Finish, _Mapping]]] = ..., returns: _Optional[_Iterable[_Union[Return, _Mapping]]] = ..., credits: _Optional[_Union[Credits, _Mapping]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ..., rounds: _Optional[_Union[SpeculativeRounds, _Mapping]] = ...) -> None: ...
 
 class TargetServiceGetInfoRequest(_message.Message):
     __slots__ = ()
