@@ -33,6 +33,11 @@ class TargetLoad:
     prefilling_requests: int = 0
     draining: bool = False
     draft_links: Mapping[str, bool] | None = None  # whether the link to a draft works, by its address
+    rows: int = 0  # of the step; this and what follows is 0 in a report of a change between two steps
+    prefill_tokens: int = 0  # of them, prompt tokens
+    step_ms: float = 0.0  # the step as a whole
+    forward_ms: float = 0.0  # its forward
+    tree_wait_ms: float = 0.0  # before it, for trees alone
 
     @property
     def num_requests(self) -> int:
@@ -48,3 +53,6 @@ class DraftLoad:
     busy: float = 0.0
     draining: bool = False
     incarnation: int = 0
+    free_pages: int = 0
+    num_pages: int = 0  # of its pool; 0: it did not say
+    propose_ms: float = 0.0  # from a batch's arrival to its trees, smoothed

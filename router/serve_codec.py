@@ -86,11 +86,30 @@ def decode_info(message: common_pb2.ServiceInfo) -> PeerInfo:
 
 def decode_target_load(message: target_pb2.LoadReport) -> TargetLoad:
     links = {state.draft: state.connected for state in message.drafts} if message.drafts else None
-    return TargetLoad(message.running_requests, message.prefilling_requests, message.draining, links)
+    return TargetLoad(
+        decoding_requests=message.running_requests,
+        prefilling_requests=message.prefilling_requests,
+        draining=message.draining,
+        draft_links=links,
+        rows=message.rows,
+        prefill_tokens=message.prefill_tokens,
+        step_ms=message.step_ms,
+        forward_ms=message.forward_ms,
+        tree_wait_ms=message.tree_wait_ms,
+    )
 
 
 def decode_draft_load(message: draft_pb2.WatchLoadResponse) -> DraftLoad:
-    return DraftLoad(message.num_sessions, message.max_sessions, message.busy, message.draining, message.incarnation)
+    return DraftLoad(
+        num_sessions=message.num_sessions,
+        max_sessions=message.max_sessions,
+        busy=message.busy,
+        draining=message.draining,
+        incarnation=message.incarnation,
+        free_pages=message.free_pages,
+        num_pages=message.num_pages,
+        propose_ms=message.propose_ms,
+    )
 
 
 def return_reason(code: int) -> str:
