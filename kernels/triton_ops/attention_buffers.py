@@ -15,7 +15,8 @@ from torch import Tensor
 
 from kernels.ops import AttentionBatch, AttentionLimits
 from kernels.reference.attention_buffers import check_limits
-from kernels.triton_ops.attention_kernel import attend, combine
+from kernels.triton_ops.attention_combine import combine
+from kernels.triton_ops.attention_kernel import attend
 from kernels.triton_ops.attention_staging import Section, Staging
 from kernels.triton_ops.attention_tuning import AttentionTuning, TileTuning, next_power_of_2
 from kernels.triton_ops.attention_units import UnitRule
