@@ -82,6 +82,17 @@ _LAYOUT: tuple[tuple[str, type[np.generic]], ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeRows:
+    """The trees of many requests, laid end to end."""
+
+    tokens: np.ndarray  # [nodes] int32
+    parents: np.ndarray  # [nodes] int32, local index, root -1
+    num_nodes: np.ndarray  # [b] int64
+    committed_len: np.ndarray  # [b] int64
+    page_ids: np.ndarray  # [sum of pages] int32: of each request those up to its last node's slot
+
+
 class StepBuilder:
     """Gathers the requests of one step, in the order of the calls, and builds its StepPlan once."""
 
@@ -90,9 +101,9 @@ class StepBuilder:
         self._batch_invariant = batch_invariant
         self._tokens: list[np.ndarray] = []
         self._parents: list[np.ndarray] = []  # a chunk's rows count as roots
-        self._slots: list[np.ndarray] = []
         self._page_ids: list[np.ndarray] = []
-        self._base: list[int] = []
+        self._num_rows: list[np.ndarray] = []  # of each request
+        self._base: list[np.ndarray] = []
         self._is_causal: list[bool] = []
         self._samples: list[bool] = []
         self._moves: list[tuple[np.ndarray, np.ndarray]] = []
@@ -103,44 +114,49 @@ class StepBuilder:
 
     def add_chunk(self, table: PageTable, tokens: np.ndarray, start: int, *, sample: bool) -> None:
         """Prompt tokens int32 at positions [start, start + len); sample: draw the token after the last one."""
-        self._add(table, np.asarray(tokens, np.int32), start)
-        self._parents.append(np.full(len(tokens), -1, np.int32))
+        self._add(_rows_of(table, np.asarray(tokens, np.int32), np.full(len(tokens), -1, np.int32), start))
         self._is_causal.append(True)
         self._samples.append(sample)
 
     def add_tree(self, table: PageTable, tree: DraftTree, committed_len: int) -> None:
         """Node i: position committed_len + depth(i), KV in the slot of position committed_len + i."""
-        self._add(table, tree.tokens, committed_len)
-        self._parents.append(tree.parents)
-        self._is_causal.append(False)
-        self._samples.append(True)
+        self.add_trees(_rows_of(table, tree.tokens, tree.parents, committed_len))
+
+    def add_trees(self, trees: TreeRows) -> None:
+        """As ``add_tree`` of each."""
+        self._add(trees)
+        self._is_causal += [False] * len(trees.num_nodes)
+        self._samples += [True] * len(trees.num_nodes)
 
     def build(self) -> StepPlan:
-        tokens, parents = _concat(self._tokens, np.int32), _concat(self._parents, np.int32)
-        row_counts = np.array([len(t) for t in self._tokens], np.int64)
-        q_indptr = _indptr(row_counts)
+        tokens = _concat(self._tokens, np.int32)
+        num_rows = _concat(self._num_rows, np.int64)
+        base = _concat(self._base, np.int64)
+        page_ids = _concat(self._page_ids, np.int32)
         is_causal = np.array(self._is_causal, np.bool_)
-        base = np.array(self._base, np.int32)
-        causal_rows = np.repeat(is_causal, row_counts)
-        local = np.arange(len(tokens), dtype=np.int32) - np.repeat(q_indptr[:-1], row_counts)
-        links = derive_links(parents, q_indptr)
-        positions = np.repeat(base, row_counts) + np.where(causal_rows, local, links.depths)
+        q_indptr, page_indptr = _indptr(num_rows), _indptr(-(-(base + num_rows) // self._page_size))
+        request = np.repeat(np.arange(len(num_rows)), num_rows)
+        local = np.arange(len(tokens)) - q_indptr[request]
+        lies_at = base[request] + local
+        pages = page_ids[page_indptr[request] + lies_at // self._page_size].astype(np.int64)
+        links = derive_links(_concat(self._parents, np.int32), q_indptr)
+        causal_rows = is_causal[request]
+        positions = np.where(causal_rows, lies_at, base[request] + links.depths).astype(np.int32)
 
         samples = np.array(self._samples, np.bool_)
-        last_row = local == np.repeat(row_counts, row_counts) - 1
-        is_node = np.repeat(samples, row_counts) & (~causal_rows | last_row)
+        is_node = samples[request] & (~causal_rows | (local == num_rows[request] - 1))
         logit_rows = np.flatnonzero(is_node).astype(np.int32)
-        node_counts = np.where(is_causal, 1, row_counts)[samples]
+        node_counts = np.where(is_causal, 1, num_rows)[samples]
         return StepPlan(
             tokens=tokens,
-            positions=positions.astype(np.int32),
-            slots=_concat(self._slots, np.int64),
+            positions=positions,
+            slots=pages * self._page_size + lies_at % self._page_size,
             attention=AttentionBatch(
                 q_indptr=q_indptr,
-                prefix_len=base,
-                local_len=row_counts.astype(np.int32),
-                page_indptr=_indptr(np.array([len(p) for p in self._page_ids], np.int64)),
-                page_ids=_concat(self._page_ids, np.int32),
+                prefix_len=base.astype(np.int32),
+                local_len=num_rows.astype(np.int32),
+                page_indptr=page_indptr,
+                page_ids=page_ids,
                 is_causal=is_causal,
                 ancestors=np.where(causal_rows, np.uint64(0), links.ancestors),
                 page_size=self._page_size,
@@ -150,7 +166,7 @@ class StepBuilder:
             trees=TreeBatch(
                 node_indptr=_indptr(node_counts),
                 tokens=tokens[logit_rows],
-                positions=positions[logit_rows].astype(np.int32),
+                positions=positions[logit_rows],
                 first_child=links.first_child[logit_rows],
                 next_sibling=links.next_sibling[logit_rows],
             ),
@@ -158,12 +174,17 @@ class StepBuilder:
             move_dst=_concat([dst for _, dst in self._moves], np.int64),
         )
 
-    def _add(self, table: PageTable, tokens: np.ndarray, base: int) -> None:
-        stop = base + len(tokens)
-        self._tokens.append(tokens)
-        self._slots.append(table.slots(base, stop))
-        self._page_ids.append(table.page_ids[: pages_for(stop, self._page_size)])
-        self._base.append(base)
+    def _add(self, rows: TreeRows) -> None:
+        self._tokens.append(rows.tokens)
+        self._parents.append(rows.parents)
+        self._num_rows.append(rows.num_nodes)
+        self._base.append(rows.committed_len)
+        self._page_ids.append(rows.page_ids)
+
+
+def _rows_of(table: PageTable, tokens: np.ndarray, parents: np.ndarray, base: int) -> TreeRows:
+    pages = table.page_ids[: pages_for(base + len(tokens), table.page_size)]
+    return TreeRows(tokens, parents, np.array([len(tokens)]), np.array([base]), pages)
 
 
 def compaction(table: PageTable, committed_len: int, path: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -185,4 +206,6 @@ def _indptr(counts: np.ndarray) -> np.ndarray:
 
 
 def _concat(parts: list[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
+    if len(parts) == 1:
+        return parts[0].astype(dtype, copy=False)
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype)

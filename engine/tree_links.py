@@ -24,6 +24,8 @@ def derive_links(parents: np.ndarray, node_indptr: np.ndarray) -> TreeLinks:
     flat = np.arange(num_nodes)
     local = flat - starts
     is_child = parents >= 0
+    if np.array_equal(parents, local - 1):
+        return _links_of_chains(local, is_child)
     up = np.where(is_child, parents + starts, flat)
 
     bits = np.uint64(1) << local.astype(np.uint64)
@@ -46,3 +48,11 @@ def derive_links(parents: np.ndarray, node_indptr: np.ndarray) -> TreeLinks:
     same = up[by_parent[1:]] == up[by_parent[:-1]]
     next_sibling[by_parent[:-1][same]] = local[by_parent[1:][same]]
     return TreeLinks(depths, ancestors, first_child, next_sibling)
+
+
+def _links_of_chains(local: np.ndarray, is_child: np.ndarray) -> TreeLinks:
+    """Of trees that are one chain each, single nodes included: what most steps are made of."""
+    last = np.uint64(1) << local.astype(np.uint64)
+    first_child = np.full(len(local), -1, np.int32)
+    first_child[:-1][is_child[1:]] = local[1:][is_child[1:]]
+    return TreeLinks(local.astype(np.int32), last | (last - np.uint64(1)), first_child, np.full_like(first_child, -1))

@@ -20,6 +20,7 @@ from target_service.emission import Finished, Returned, ReturnReason, StreamBatc
 from target_service.events import Cancelled, Event, PolicySet, Refused, SpeculationUpdated, Submitted
 from target_service.load import Load
 from target_service.request import Request, RequestKey, cost_of
+from target_service.token_columns import join
 
 _RETURN_REASONS = {
     ReturnReason.NO_CREDIT: target_pb2.RETURN_REASON_NO_CREDIT,
@@ -104,11 +105,11 @@ def encode_batch(batch: StreamBatch) -> target_pb2.ServeResponse:
         returns=[_encode_returned(returned) for returned in batch.returns],
     )
     if batch.deltas:
-        deltas = batch.deltas.values()
-        response.deltas.request.extend(batch.deltas)
-        response.deltas.offset.extend([delta.offset for delta in deltas])
-        response.deltas.num_tokens.extend([len(delta.tokens) for delta in deltas])
-        response.deltas.tokens.extend([token for delta in deltas for token in delta.tokens])
+        columns = join(batch.deltas)
+        response.deltas.request.extend(columns.request.tolist())
+        response.deltas.offset.extend(columns.offset.tolist())
+        response.deltas.num_tokens.extend(columns.num_tokens.tolist())
+        response.deltas.tokens.extend(columns.tokens.tolist())
     if batch.credits is not None:
         response.credits.slots = batch.credits.slots
         response.credits.pages = batch.credits.pages

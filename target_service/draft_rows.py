@@ -12,7 +12,7 @@ from paceline.types import TreeShape
 from target_service.draft_orders import DraftOrders, SyncOrder
 from target_service.draft_session import DraftSession
 from target_service.feature_rows import FeatureRows
-from target_service.sequence import Phase, Sequence
+from target_service.sequence import Sequence
 
 MAX_RIDING_ROWS = 64  # rows that go along with an ask; more would delay every tree of the message
 FLUSH_ROWS = 32  # rows that gather before an undrafted request flushes them
@@ -101,12 +101,11 @@ class RowSender:
         """
         if not session.may_sync:
             return 0
-        in_prefill = seq.phase is Phase.PREFILL
-        backlog = seq.committed_len - session.sent_len
-        least = 1 if in_prefill else (MAX_RIDING_ROWS if proposes else FLUSH_ROWS) + 1
-        if backlog < least:
+        committed_len = seq.committed_len
+        least = 1 if not seq.is_decoding else (MAX_RIDING_ROWS if proposes else FLUSH_ROWS) + 1
+        if committed_len - session.sent_len < least:
             return 0
-        stop = seq.committed_len if in_prefill else seq.committed_len - 1
+        stop = committed_len - 1 if seq.is_decoding else committed_len
         count = 0
         while session.sent_len < stop and count < num_free:
             base = session.sent_len
@@ -123,7 +122,7 @@ class RowSender:
 
     def ask(self, seq: Sequence, session: DraftSession, *, base: int, shape: TreeShape, step: int) -> None:
         """The ask that the session has just opened, with the rows [base, committed_len). step: the last one."""
-        rows = seq.path_from(base) if seq.last_step == step else None
+        rows = seq.path_from(base, step=step)
         if rows is None or int(rows.max(initial=-1)) >= self._features.num_copied:
             asks = self._late_of(session).asks
             rows = seq.slots(base, seq.committed_len)

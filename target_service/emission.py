@@ -11,6 +11,7 @@ from target_service.credits import Grant
 from target_service.load import Load
 from target_service.round_record import RoundRecord
 from target_service.speculation_stats import RequestStats
+from target_service.token_columns import TokenColumns
 
 
 class ReturnReason(enum.Enum):
@@ -19,14 +20,6 @@ class ReturnReason(enum.Enum):
     NO_CREDIT = "no_credit"
     PREEMPTED = "preempted"
     DRAINING = "draining"
-
-
-@dataclass(slots=True)
-class Delta:
-    """Tokens of one request; offset counts from the first token that any attempt emitted."""
-
-    offset: int
-    tokens: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,25 +42,16 @@ class StreamBatch:
     """One router's part of one or more steps."""
 
     step: int = 0
-    deltas: dict[int, Delta] = field(default_factory=dict)
+    deltas: list[TokenColumns] = field(default_factory=list)  # of one step each, in order
     finishes: list[Finished] = field(default_factory=list)
     returns: list[Returned] = field(default_factory=list)
     credits: Grant | None = None
     load: Load | None = None
 
-    def add_tokens(self, request: int, offset: int, tokens: list[int]) -> None:
-        """Deltas of one request are appended in order."""
-        delta = self.deltas.get(request)
-        if delta is None:
-            self.deltas[request] = Delta(offset, list(tokens))
-        else:
-            delta.tokens += tokens
-
     def merge(self, later: StreamBatch) -> None:
         """Takes in the batch of later steps: tokens and ends are appended, counts replaced."""
         self.step = later.step
-        for request, delta in later.deltas.items():
-            self.add_tokens(request, delta.offset, delta.tokens)
+        self.deltas += later.deltas
         self.finishes += later.finishes
         self.returns += later.returns
         self.credits = later.credits or self.credits

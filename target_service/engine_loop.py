@@ -79,13 +79,11 @@ class EngineLoop:
         mailbox: Mailbox,
         outlets: Outlets,
         *,
-        page_size: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._parts = parts
         self._mailbox = mailbox
         self._send_orders = outlets.send_orders
-        self._page_size = page_size
         self._clock = clock
         self._committer = Committer(parts.requests, window=parts.window)
         self._reporter = Reporter(
@@ -138,15 +136,15 @@ class EngineLoop:
         waited_s = 0.0 if self._waiting_since_s is None else now_s - self._waiting_since_s
         self._waiting_since_s = None
         self._step += 1
-        planned = plan_step(due, page_size=self._page_size)
+        planned = plan_step(due, self._parts.requests.table)
         planned_s = self._clock()
-        pending = runner.launch(planned.plan, planned.params, num_feature_rows=planned.num_drafted_rows)
+        pending = runner.launch(planned.plan, planned.sampling, num_feature_rows=planned.num_drafted_rows)
         self._hand_over_late()
         self._reporter.flush()
-        sessions = [(0, 0) if seq.draft is None else (seq.draft.session, seq.draft.round) for seq in planned.sampled]
+        sessions = [(0, 0) if seq.draft is None else (seq.draft.session, seq.draft.round) for seq in planned.seqs]
         result = pending.result()
         known_s = self._clock()
-        num_emitted = self._committer.commit(planned, result.walk, step=self._step)
+        committed = self._committer.commit(planned, result.walk, step=self._step)
         committed_s = self._clock()
         self._ask_drafts(committed_s)
         self._hand_over_orders()
@@ -155,8 +153,7 @@ class EngineLoop:
             planned=planned,
             sessions=sessions,
             result=result,
-            goes_on=[seq.is_open for seq in planned.sampled],
-            num_emitted=num_emitted,
+            committed=committed,
             waited_s=waited_s,
             marks=StepMarks(now_s, planned_s, known_s, committed_s, self._clock()),
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from target_service.committer import Committed
 from target_service.deadline import StepTimes
 from target_service.draft_desk import DraftDesk
 from target_service.emission import Emission
@@ -44,8 +45,7 @@ class DoneStep:
     planned: PlannedStep
     sessions: list[tuple[int, int]]  # session and round of each tree of the plan
     result: StepResult
-    goes_on: list[bool]  # of each tree: its request did not end
-    num_emitted: int  # tokens
+    committed: Committed
     waited_s: float  # before the step, for trees alone
     marks: StepMarks
 
@@ -93,10 +93,10 @@ class Reporter:
             tree_wait_ms=done.waited_s * 1e3,
         )
         metrics = self._parts.metrics
-        metrics.step(figures, emitted_tokens=done.num_emitted)
-        num_trees = len(done.planned.trees)
-        num_nodes = np.diff(plan.trees.node_indptr[: num_trees + 1])
-        metrics.rounds(num_nodes, done.result.walk.accept_length[:num_trees], num_late=done.planned.num_late)
+        metrics.step(figures, emitted_tokens=done.committed.num_emitted)
+        num_decoding = done.planned.num_decoding
+        num_nodes = np.diff(plan.trees.node_indptr[: num_decoding + 1])
+        metrics.rounds(num_nodes, done.result.walk.accept_length[:num_decoding], num_late=len(done.planned.late))
         self._emit(self._load(figures), _record(done))
 
     def flush_changes(self) -> None:
@@ -147,10 +147,10 @@ def _record(done: DoneStep) -> RoundRecord:
         step=done.number,
         time_s=time.time(),
         plan=done.planned.plan,
-        num_decoding=len(done.planned.trees),
+        num_decoding=done.planned.num_decoding,
         walk=result.walk,
         sessions=done.sessions,
-        goes_on=done.goes_on,
+        ended=done.committed.ended,
         timings_ms={
             "plan": (marks.planned_s - marks.began_s) * 1e3,
             "forward": result.forward_ms,

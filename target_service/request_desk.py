@@ -18,7 +18,8 @@ from target_service.events import Cancelled, PolicySet, Refused, SpeculationUpda
 from target_service.metrics import TargetMetrics
 from target_service.request import Cost, Request, RequestKey
 from target_service.scheduler import Limits
-from target_service.sequence import Phase, Sequence, finish_before_start
+from target_service.sequence import Sequence, finish_before_start
+from target_service.sequence_table import SequenceTable
 
 
 class DuplicateRequestError(PacelineError):
@@ -48,6 +49,12 @@ class RequestDesk:
         self, allocator: PageAllocator, bounds: RequestBounds, *, drafts: DraftDesk, metrics: TargetMetrics
     ) -> None:
         self.sequences: dict[RequestKey, Sequence] = {}  # in order of arrival
+        self.num_decoding = (
+            0  # of them past their prompt: prompts do not count as decode load, or the ladder would flap
+        )
+        self.table = SequenceTable(
+            bounds.max_running_requests, context_length=bounds.context_length, page_size=allocator.page_size
+        )
         self.emission = Emission()
         self.draining = False
         self.limits = bounds.limits
@@ -128,6 +135,11 @@ class RequestDesk:
         )
         self._apply_policies()
 
+    def begin_decoding(self, seq: Sequence) -> None:
+        """The request's prompt is done."""
+        seq.is_decoding = True
+        self.num_decoding += 1
+
     def finish(self, key: RequestKey, reason: FinishReason, error: PacelineError | None = None) -> None:
         """Ends a running request; its tokens are in the emission or went before."""
         seq = self._release(key)
@@ -158,11 +170,6 @@ class RequestDesk:
         return self.draining and not self.sequences
 
     @property
-    def num_decoding(self) -> int:
-        """Requests past their prompt: prompts do not count as decode load, or the ladder would flap."""
-        return sum(seq.phase is Phase.DECODE for seq in self.sequences.values())
-
-    @property
     def num_pages(self) -> int:
         return self._allocator.num_pages
 
@@ -184,14 +191,16 @@ class RequestDesk:
             self.batch(request.key.stream).finishes.append(Finished(request.key.request, ended, None))
             self._metrics.finished(ended.value)
             return
-        table = PageTable(self._allocator)
-        table.reserve(limit + MAX_NODES)
-        assert len(table.pages) == request.cost.pages, f"{len(table.pages)} pages, paid {request.cost.pages}"
-        seq = self.sequences[request.key] = Sequence(request, table, limit=limit, eos_token_ids=eos_token_ids)
+        pages = PageTable(self._allocator)
+        pages.reserve(limit + MAX_NODES)
+        assert len(pages.pages) == request.cost.pages, f"{len(pages.pages)} pages, paid {request.cost.pages}"
+        seq = Sequence(request, pages, self.table, limit=limit, eos_token_ids=eos_token_ids)
+        self.sequences[request.key] = seq
         self._drafts.follow(seq)
 
     def _release(self, key: RequestKey) -> Sequence:
         seq = self.sequences.pop(key)
+        self.num_decoding -= seq.is_decoding
         self._drafts.leave(seq)
         seq.close()
         self.credits.give_back(key.stream, self._costs.pop(key))

@@ -66,10 +66,10 @@ def _extend_input(record: RoundRecord, incarnation: int) -> verify_pb2.ExtendInp
     num_rows = record.walk.accept_length + 1
     stops = np.cumsum(num_rows)
     message = verify_pb2.ExtendInput(incarnation=incarnation, kv_indptr=[0])
-    for entry, goes_on in enumerate(record.goes_on):
-        if not goes_on:
+    ended = set(record.ended)
+    for entry, (session, number) in enumerate(record.sessions):
+        if entry in ended:
             continue
-        session, number = record.sessions[entry]
         message.session.append(session)
         message.round.append(number)
         message.base_committed_len.append(int(trees.positions[trees.node_indptr[entry]]))

@@ -18,5 +18,5 @@ class RoundRecord:
     num_decoding: int  # of the plan's trees: the first ones; the rest are the first tokens after prompts
     walk: WalkResult
     sessions: list[tuple[int, int]]  # session and round of each tree; 0 without a session
-    goes_on: list[bool]  # of each tree: its request did not end in this step
+    ended: list[int]  # trees whose requests ended in this step
     timings_ms: dict[str, float]  # "plan", "forward", "sample", "host" (launch and wait), "commit", "extend"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from paceline.tree import DraftTree
-from target_service.sequence import Phase, Sequence
+from target_service.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +19,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class TreeTurn:
-    """A request in decode. A plain one verifies the one-node tree."""
+    """A request in decode, with the tree that its draft proposed."""
 
     seq: Sequence
     tree: DraftTree
-    late: bool  # its tree did not come in time
-    speculates: bool = False  # a draft is going to be asked for the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +43,14 @@ class Schedule:
     """The turns of one step; without any, until_s says when to look again if no event comes (None: not at all)."""
 
     trees: list[TreeTurn] = field(default_factory=list)
+    missing: list[Sequence] = field(default_factory=list)  # these speculate, and verify one node: no tree is there
+    plain: list[Sequence] = field(default_factory=list)  # one node each
     chunks: list[ChunkTurn] = field(default_factory=list)
     until_s: float | None = None
 
     @property
     def is_empty(self) -> bool:
-        return not self.trees and not self.chunks
+        return not (self.trees or self.missing or self.plain or self.chunks)
 
 
 def schedule(sequences: Iterable[Sequence], limits: Limits, *, num_decoding: int, now_s: float) -> Schedule:
@@ -59,7 +59,8 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, *, num_decoding: int
     A request whose tree is on its way is left out. Trees that are there wait for those that are not, up to the
     first deadline, unless prompts or undrafted requests keep the model busy anyway. Each decoding request
     gets one row, prompts what is left up to their limit, and trees the rest: one that does not fit is cut.
-    Past max_rows requests, those that waited longest go first; else those that speculate.
+    Past max_rows requests, those that waited longest go first. MUTATES sessions: a tree that takes part is taken, and
+    so is one of a request that does not speculate any more.
     """
     ready: list[Sequence] = []  # a tree is there
     missing: list[Sequence] = []  # none came in time, or none was asked for yet
@@ -67,26 +68,33 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, *, num_decoding: int
     prompts: list[Sequence] = []
     until_s: float | None = None
     for seq in sequences:
-        if seq.phase is Phase.PREFILL:
+        session = seq.draft
+        if not seq.is_decoding:
             prompts.append(seq)
-        elif seq.draft is None or seq.decision.shape_for(num_decoding) is None:
+        elif session is None:
             plain.append(seq)
-        elif seq.draft.tree is not None:
+        elif seq.decision.shape_for(num_decoding) is None:
+            session.tree = None
+            plain.append(seq)
+        elif session.tree is not None:
             ready.append(seq)
-        elif seq.draft.is_waiting(now_s):
-            until_s = seq.draft.deadline_s if until_s is None else min(until_s, seq.draft.deadline_s)
+        elif session.is_waiting(now_s):
+            until_s = session.deadline_s if until_s is None else min(until_s, session.deadline_s)
         else:
             missing.append(seq)
     if until_s is not None and not missing and not plain and not prompts:
         return Schedule(until_s=until_s)
 
-    decoding = ready + missing + plain
-    if len(decoding) > limits.max_rows:
-        decoding = sorted(decoding, key=lambda seq: seq.last_step)[: limits.max_rows]
-    spare = limits.max_rows - len(decoding)
+    num_roots = len(ready) + len(missing) + len(plain)
+    if num_roots > limits.max_rows:
+        first = sorted(ready + missing + plain, key=lambda seq: seq.last_step)[: limits.max_rows]
+        chosen = {seq.key for seq in first}
+        ready, missing, plain = ([seq for seq in part if seq.key in chosen] for part in (ready, missing, plain))
+        num_roots = limits.max_rows
+    spare = limits.max_rows - num_roots
     chunks = _chunks(prompts, min(spare, limits.chunked_prefill_size))
     spare -= sum(chunk.stop - chunk.start for chunk in chunks)
-    return Schedule(_trees(decoding, spare, num_decoding=num_decoding), chunks)
+    return Schedule(_trees(ready, spare), missing, plain, chunks)
 
 
 def _chunks(prompts: list[Sequence], num_tokens: int) -> list[ChunkTurn]:
@@ -101,20 +109,16 @@ def _chunks(prompts: list[Sequence], num_tokens: int) -> list[ChunkTurn]:
     return chunks
 
 
-def _trees(decoding: list[Sequence], spare: int, *, num_decoding: int) -> list[TreeTurn]:
-    """spare: rows for nodes other than roots. MUTATES sessions: a tree that takes part is taken."""
+def _trees(ready: list[Sequence], spare: int) -> list[TreeTurn]:
+    """spare: rows for nodes other than roots."""
     turns: list[TreeTurn] = []
-    for seq in decoding:
-        session = seq.draft
-        tree = None if session is None else session.take_tree()
-        if session is None or seq.decision.shape_for(num_decoding) is None:
-            turns.append(TreeTurn(seq, DraftTree.single(seq.root_token), late=False))
-        elif tree is None:
-            turns.append(TreeTurn(seq, DraftTree.single(seq.root_token), late=session.is_asking, speculates=True))
-        else:
-            tree = first_nodes(tree, 1 + spare)
-            spare -= tree.num_nodes - 1
-            turns.append(TreeTurn(seq, tree, late=False, speculates=True))
+    for seq in ready:
+        assert seq.draft is not None
+        tree = seq.draft.take_tree()
+        assert tree is not None
+        tree = first_nodes(tree, 1 + spare)
+        spare -= tree.num_nodes - 1
+        turns.append(TreeTurn(seq, tree))
     return turns
 
 

@@ -2,137 +2,112 @@
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass
-
 import numpy as np
 
 from engine.pages import PageTable
 from paceline.types import FinishReason, SamplingParams, SpeculationDecision
 from target_service.draft_session import DraftSession
 from target_service.request import Request, RequestKey
+from target_service.sequence_table import SequenceTable
 from target_service.speculation_stats import RequestStats
 
 
-class Phase(enum.Enum):
-    """What a sequence needs next."""
-
-    PREFILL = "prefill"  # tokens up to prefill_len have no KV yet
-    DECODE = "decode"  # one token, the newest, has no KV yet
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What became of tokens that a step gave."""
-
-    kept: list[int]  # a stop token is the last of them
-    finish: FinishReason | None  # why the request ends, or None
-
-
 class Sequence:
-    """Owns the pages of one request from admission until ``close``.
+    """Owns the pages and the table's row of one request from admission until ``close``.
 
-    committed_len counts the tokens whose KV is in the pool. In decode the newest token lies at position
-    committed_len and has none yet. KV that an accepted path left out of place moves before the next step
-    (``moves``), and until then ``slots`` names where it is.
+    In prefill tokens up to prefill_len have no KV yet; in decode the newest token alone has none, at position
+    committed_len. KV that an accepted path left out of place moves before the next step (the table's ``moves``),
+    and until then ``slots`` names where it is.
     """
 
     __slots__ = (
-        "committed_len",
         "decision",
         "draft",
+        "is_decoding",
         "key",
-        "last_step",
         "limit",
-        "moves",
-        "num_tokens",
+        "pages",
         "params",
         "path_base",
         "path_rows",
+        "path_step",
         "prefill_len",
         "prompt_len",
+        "row",
         "stats",
         "stop_ids",
         "table",
-        "tokens",
     )
 
-    def __init__(self, request: Request, table: PageTable, *, limit: int, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, request: Request, pages: PageTable, table: SequenceTable, *, limit: int, eos_token_ids: tuple[int, ...]
+    ) -> None:
         """limit: tokens that the request may hold, prompt and output, more than prompt and emitted tokens."""
         self.key: RequestKey = request.key
         self.params: SamplingParams = request.params
         self.decision: SpeculationDecision = request.decision
+        self.pages = pages
         self.table = table
         self.prompt_len = len(request.prompt_ids)
         self.prefill_len = self.prompt_len + len(request.emitted_ids)
         self.limit = limit
-        self.tokens = np.zeros(limit, np.int32)
-        self.tokens[: self.prompt_len] = request.prompt_ids
-        self.tokens[self.prompt_len : self.prefill_len] = request.emitted_ids
-        self.num_tokens = self.prefill_len
-        self.committed_len = 0
         self.stop_ids = frozenset(request.params.stop_token_ids)
         if not request.params.ignore_eos:
             self.stop_ids |= frozenset(eos_token_ids)
-        self.moves: tuple[np.ndarray, np.ndarray] | None = None  # source and destination slots, int64
+        self.row = table.add(request, pages.page_ids, limit=limit, stop_ids=self.stop_ids)
+        self.is_decoding = False
         self.draft: DraftSession | None = None
         self.stats = RequestStats()
-        self.last_step = 0  # the step that it last took part in
+        self.path_step = 0  # the step that it last speculated in
         self.path_base = 0  # committed_len before that step
-        self.path_rows: np.ndarray | None = None  # int32: the step's rows that it committed; None after a chunk
+        self.path_rows = np.zeros(0, np.int32)  # the rows of that step that it committed
 
     @property
-    def phase(self) -> Phase:
-        return Phase.PREFILL if self.committed_len < self.prefill_len else Phase.DECODE
+    def committed_len(self) -> int:
+        """Tokens whose KV is in the pool."""
+        return self.table.committed_len.item(self.row)
+
+    @committed_len.setter
+    def committed_len(self, num_tokens: int) -> None:
+        self.table.committed_len[self.row] = num_tokens
 
     @property
-    def is_open(self) -> bool:
-        """Until ``close``."""
-        return bool(self.table.pages)
+    def last_step(self) -> int:
+        """The step that it last took part in."""
+        return self.table.last_step.item(self.row)
 
     @property
-    def num_emitted(self) -> int:
-        """Output tokens so far, those of earlier attempts included."""
-        return self.num_tokens - self.prompt_len
+    def tokens(self) -> np.ndarray:
+        """int32 [context length]: a view of prompt and output, and of what is not written yet."""
+        view: np.ndarray = self.table.tokens[self.row]
+        return view
 
     @property
     def root_token(self) -> int:
         """The token at position committed_len."""
-        return int(self.tokens[self.committed_len])
-
-    def append(self, token_ids: list[int]) -> Appended:
-        """Appends tokens one by one up to the first that ends the request; the rest is dropped.
-
-        A stop token at the last allowed place is a stop.
-        """
-        for count, token in enumerate(token_ids, 1):
-            self.tokens[self.num_tokens] = token
-            self.num_tokens += 1
-            if token in self.stop_ids:
-                return Appended(token_ids[:count], FinishReason.STOP)
-            if self.num_tokens == self.limit:
-                return Appended(token_ids[:count], FinishReason.LENGTH)
-        return Appended(token_ids, None)
+        return self.table.tokens.item(self.row, self.committed_len)
 
     def slots(self, start: int, stop: int) -> np.ndarray:
         """int64 [stop - start]: where KV and features of the committed positions lie now."""
-        slots = self.table.slots(start, stop)
-        if self.moves is not None:
-            src, dst = self.moves
-            row, move = np.nonzero(slots[:, None] == dst[None, :])
-            slots[row] = src[move]
+        slots = self.pages.slots(start, stop)
+        moves = self.table.moves
+        if len(moves.rows):
+            mine = moves.rows == self.row
+            row, move = np.nonzero(slots[:, None] == moves.dst[mine][None, :])
+            slots[row] = moves.src[mine][move]
         return slots
 
-    def path_from(self, base: int) -> np.ndarray | None:
-        """int32: rows of the last step that hold the positions [base, committed_len), or None where some are older."""
-        if self.path_rows is None or base < self.path_base:
+    def path_from(self, base: int, *, step: int) -> np.ndarray | None:
+        """int32: the step's rows that hold the positions [base, committed_len), or None where not all are of it."""
+        if self.path_step != step or base < self.path_base:
             return None
         return self.path_rows[base - self.path_base :]
 
     def close(self) -> None:
-        """Frees the pages; a second call does nothing."""
-        self.moves = None
-        self.table.close()
+        """Frees the pages and the row. Once."""
+        self.table.remove(self.row)
+        self.stats.rounds = self.table.rounds.item(self.row)
+        self.pages.close()
 
 
 def finish_before_start(request: Request, *, limit: int, eos_token_ids: tuple[int, ...]) -> FinishReason | None:

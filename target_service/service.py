@@ -114,7 +114,7 @@ class TargetService:
         self._links = DraftLinks(identity, self._mailbox.put)
         self._front = Front(self._mailbox, self._links)
         outlets = Outlets(self._from_engine(self._front.send_orders), self._from_engine(self._front.deliver))
-        engine = EngineLoop(target.parts, self._mailbox, outlets, page_size=config.page_size)
+        engine = EngineLoop(target.parts, self._mailbox, outlets)
         self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine", daemon=True)
         self._rpc = RpcServer(SERVICE_NAME)
         edge = Edge(info.vocab_size, info.context_length, info.page_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.types import TreeShape
-from target_service.sequence import Phase, Sequence
+from target_service.sequence import Sequence
 
 
 def shape_now(seq: Sequence, *, num_decoding: int, context_length: int) -> TreeShape | None:
@@ -12,10 +12,13 @@ def shape_now(seq: Sequence, *, num_decoding: int, context_length: int) -> TreeS
     num_decoding: requests past their prompt, by which the decision's rung is chosen. A request with one token to
     come asks for none.
     """
-    if seq.phase is Phase.PREFILL or seq.num_tokens + 1 >= seq.limit:
+    if not seq.is_decoding:
+        return None
+    committed_len = seq.committed_len
+    if committed_len + 2 >= seq.limit:
         return None
     shape = seq.decision.shape_for(num_decoding)
-    room = context_length - 1 - seq.committed_len
+    room = context_length - 1 - committed_len
     if shape is None or shape.num_steps <= room:
         return shape
     nodes = min(shape.num_draft_tokens, TreeShape.max_nodes(room, shape.eagle_topk))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class RequestStats:
 
     def __init__(self) -> None:
         self.speculative_rounds = 0
-        self.rounds = 0
+        self.rounds = 0  # known at the request's end: till then the SequenceTable counts
         self.accepted_drafts = 0
         self.proposed_drafts = 0
         self.late_rounds = 0
@@ -42,12 +43,8 @@ class RequestStats:
             late_rounds=self.late_rounds,
         )
 
-    def count(self, *, num_nodes: int, accept_length: int, late: bool) -> None:
-        """One round that verified num_nodes nodes, the root included."""
-        self.rounds += 1
-        self.late_rounds += late
-        if num_nodes == 1:
-            return
+    def count(self, *, num_nodes: int, accept_length: int) -> None:
+        """One round that verified num_nodes nodes, more than one, the root included."""
         self.speculative_rounds += 1
         self.accepted_drafts += accept_length
         self.proposed_drafts += num_nodes - 1
@@ -67,8 +64,8 @@ class AcceptanceWindow:
     def __len__(self) -> int:
         return len(self._accepted)
 
-    def add(self, accept_length: int) -> None:
-        self._accepted.append(accept_length)
+    def extend(self, accept_lengths: Iterable[int]) -> None:
+        self._accepted.extend(accept_lengths)
 
     def mean_accepted_length(self) -> float:
         """Mean of accept_length + 1; 0 without a round."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +9,9 @@ import torch
 
 from engine.plan import StepPlan
 from engine.pool import TargetCache
-from engine.sampling import sampling_batch
 from engine.target_model import TargetModel
 from engine.tp import TpGroup
-from kernels.ops import Ops, PendingWalk, WalkResult
-from paceline.types import SamplingParams
+from kernels.ops import Ops, PendingWalk, SamplingBatch, WalkResult
 from target_service.feature_rows import FeatureRows
 from target_service.step_timer import StepTimer, make_timer
 
@@ -59,8 +56,8 @@ class StepRunner:
         if self.is_asynchronous:
             torch.cuda.set_device(self._model.device)
 
-    def launch(self, plan: StepPlan, params: Sequence[SamplingParams], *, num_feature_rows: int = 0) -> PendingStep:
-        """params: one entry for each tree of the plan. MUTATES the cache. Waits for no device but the CPU.
+    def launch(self, plan: StepPlan, sampling: SamplingBatch, *, num_feature_rows: int = 0) -> PendingStep:
+        """sampling: one entry for each tree of the plan. MUTATES the cache. Waits for no device but the CPU.
 
         ``features`` keeps the first num_feature_rows rows of the step.
         """
@@ -70,15 +67,15 @@ class StepRunner:
         output = self._model.step(plan, self._cache)
         self._timer.forwarded()
         assert output.logits is not None
-        walk = self._ops.start_walk(output.logits, plan.trees, sampling_batch(params))
+        walk = self._ops.start_walk(output.logits, plan.trees, sampling)
         self._timer.sampled()
         if num_feature_rows:
             self.features.copy_step(output.features, num_feature_rows)
         return PendingStep(walk, self._timer)
 
-    def run(self, plan: StepPlan, params: Sequence[SamplingParams]) -> StepResult:
+    def run(self, plan: StepPlan, sampling: SamplingBatch) -> StepResult:
         """Launches a step and waits for it."""
-        return self.launch(plan, params).result()
+        return self.launch(plan, sampling).result()
 
     def stop(self) -> None:
         """Ends the other ranks' loops: an empty array is no plan."""

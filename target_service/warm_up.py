@@ -6,6 +6,7 @@ import time
 
 from engine.pages import PageAllocator, PageTable
 from engine.plan import StepBuilder
+from engine.sampling import sampling_batch
 from paceline.tree import DraftTree
 from paceline.types import SamplingParams
 from target_service.deadline import StepTimes
@@ -31,6 +32,6 @@ def _best_ms(runner: StepRunner, table: PageTable, num_rows: int, page_size: int
         builder = StepBuilder(page_size)
         builder.add_tree(table, DraftTree.chain([0] * num_rows), 0)
         started = time.perf_counter()
-        runner.run(builder.build(), [SamplingParams(temperature=float(repeat == 0))])
+        runner.run(builder.build(), sampling_batch([SamplingParams(temperature=float(repeat == 0))]))
         times_ms.append((time.perf_counter() - started) * 1e3)
     return min(times_ms)

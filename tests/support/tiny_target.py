@@ -21,6 +21,7 @@ from target_service.loading import LoadedRank, load_rank
 from target_service.mailbox import Mailbox
 from target_service.request import Request, RequestKey, cost_of
 from target_service.service import make_parts
+from target_service.token_columns import TokenColumns
 from tests.support.tiny_draft import CONTEXT, HEAD_DIM, HEADS, HIDDEN, KV_HEADS, MLP, VOCAB, save_tiny_draft
 
 NUM_LAYERS = 6
@@ -117,7 +118,7 @@ class DrivenLoop:
         self.registry = CollectorRegistry()
         self.parts: LoopParts = make_parts(config, rank, context_length=context_length, registry=self.registry)
         outlets = Outlets(self.orders.append, self._take)
-        self.loop = EngineLoop(self.parts, self.mailbox, outlets, page_size=config.page_size, clock=self.clock)
+        self.loop = EngineLoop(self.parts, self.mailbox, outlets, clock=self.clock)
         self.put(StreamOpened(STREAM))
 
     def put(self, event: Event) -> None:
@@ -185,14 +186,21 @@ class DrivenLoop:
     def _take(self, emission: Emission) -> None:
         self.emissions.append(emission)
         for stream, batch in emission.streams.items():
-            for number, delta in batch.deltas.items():
-                output = self.outputs[RequestKey(stream, number)]
-                assert delta.offset == len(output.tokens), "a delta does not join up"
-                output.tokens += delta.tokens
+            for columns in batch.deltas:
+                self._take_tokens(stream, columns)
             for finished in batch.finishes:
                 self.outputs[RequestKey(stream, finished.request)].finish = finished
             for returned in batch.returns:
                 self.outputs[RequestKey(stream, returned.request)].returned = returned
+
+    def _take_tokens(self, stream: int, columns: TokenColumns) -> None:
+        stops = np.cumsum(columns.num_tokens)
+        for number, offset, part in zip(
+            columns.request.tolist(), columns.offset.tolist(), np.split(columns.tokens, stops[:-1]), strict=True
+        ):
+            output = self.outputs[RequestKey(stream, number)]
+            assert offset == len(output.tokens), "a delta does not join up"
+            output.tokens += part.tolist()
 
 
 def always(shape: TreeShape, draft: str = DRAFT) -> SpeculationDecision:

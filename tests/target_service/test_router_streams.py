@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from paceline.errors import WireError
@@ -12,13 +13,20 @@ from target_service.emission import Finished, StreamBatch
 from target_service.events import StreamClosed, StreamOpened
 from target_service.mailbox import Mailbox
 from target_service.router_streams import RouterStreams
+from target_service.token_columns import TokenColumns, join
 
 
 def batch(step: int, *deltas: tuple[int, int, list[int]]) -> StreamBatch:
     made = StreamBatch(step=step, credits=Grant(step, 10 * step))
-    for request, offset, tokens in deltas:
-        made.add_tokens(request, offset, tokens)
+    if deltas:
+        made.deltas.append(columns(*deltas))
     return made
+
+
+def columns(*deltas: tuple[int, int, list[int]]) -> TokenColumns:
+    requests, offsets, tokens = zip(*deltas, strict=True)
+    lengths = np.array([len(part) for part in tokens], np.int64)
+    return TokenColumns(np.array(requests, np.uint64), np.array(offsets), lengths, np.concatenate(tokens))
 
 
 async def take(stream) -> StreamBatch:
@@ -42,6 +50,24 @@ async def test_batches_of_a_slow_router_merge_into_one():
     assert list(message.deltas.tokens) == [1, 2, 3, 4, 9, 10, 11]
     assert [finish.request for finish in message.finishes] == [7]
     assert (message.credits.slots, message.credits.pages) == (3, 30)
+
+
+def test_many_steps_join_into_each_requests_tokens_in_the_order_in_which_requests_appeared():
+    rng = np.random.default_rng(0)
+    parts, texts = [], {}
+    for _ in range(20):
+        deltas = []
+        for request in rng.permutation(9)[: rng.integers(1, 9)].tolist():
+            tokens = rng.integers(0, 100, rng.integers(1, 5)).tolist()
+            offset = len(texts.setdefault(request, []))
+            texts[request] += tokens
+            deltas.append((request, offset, tokens))
+        parts.append(columns(*deltas))
+    joined = join(parts)
+    assert joined.request.tolist() == list(texts)
+    assert joined.offset.tolist() == [0] * len(texts)
+    assert joined.num_tokens.tolist() == [len(text) for text in texts.values()]
+    assert joined.tokens.tolist() == [token for text in texts.values() for token in text]
 
 
 async def test_a_fast_router_gets_one_batch_a_step():

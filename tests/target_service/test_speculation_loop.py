@@ -111,8 +111,8 @@ def test_a_finished_request_is_verified_and_not_extended(loop, make_prophet):
         loop.turn()
         draft.serve()
     record = next(e.round for e in reversed(loop.emissions) if e.round is not None)
-    ended = record.goes_on.index(False)
-    assert len(record.goes_on) == 2
+    (ended,) = record.ended
+    assert len(record.sessions) == 2
     assert len(record.walk.verified_id) == int((record.walk.accept_length + 1).sum())
     extend = loop.orders[-1][DRAFT].extend
     assert len(extend.session) == 1

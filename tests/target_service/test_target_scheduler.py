@@ -10,6 +10,7 @@ from target_service.draft_session import ArrivedTree, DraftSession
 from target_service.request import Request, RequestKey, cost_of
 from target_service.scheduler import Limits, schedule
 from target_service.sequence import Sequence
+from target_service.sequence_table import SequenceTable
 
 SHAPE = TreeShape(5, 1, 6)
 ALWAYS = SpeculationDecision("d:1", (Rung(0, SHAPE),))
@@ -27,12 +28,14 @@ def sequence(number: int, *, prompt_len: int = 4, decoding: bool = True, draft: 
         decision=ALWAYS if draft in ("waits", "ready") else SpeculationDecision("d:1" if draft else ""),
         cost=cost,
     )
-    table = PageTable(PageAllocator(100, 4))
-    table.reserve(prompt_len + 50 + 64)
-    seq = Sequence(request, table, limit=prompt_len + 50, eos_token_ids=())
+    pages = PageTable(PageAllocator(100, 4))
+    pages.reserve(prompt_len + 50 + 64)
+    table = SequenceTable(1, context_length=256, page_size=4)
+    seq = Sequence(request, pages, table, limit=prompt_len + 50, eos_token_ids=())
     if decoding:
         seq.committed_len = prompt_len
-        seq.append([7])
+        seq.tokens[prompt_len] = 7
+        seq.is_decoding = True
     if draft:
         seq.draft = DraftSession("d:1", session=number, epoch=1)
     if draft in ("waits", "ready"):
@@ -45,7 +48,9 @@ def sequence(number: int, *, prompt_len: int = 4, decoding: bool = True, draft: 
 
 
 def turns(due) -> list[tuple[int, int]]:
-    return [(turn.seq.key.request, turn.tree.num_nodes) for turn in due.trees]
+    """Request and nodes, in the order of the step."""
+    trees = [(turn.seq.key.request, turn.tree.num_nodes) for turn in due.trees]
+    return trees + [(seq.key.request, 1) for seq in due.missing + due.plain]
 
 
 def look(*sequences, limits=LIMITS, now_s=5.0):
@@ -59,7 +64,7 @@ def test_an_arrived_tree_is_verified():
 def test_an_undrafted_request_verifies_one_node():
     due = look(sequence(1), sequence(2, draft="off"))
     assert turns(due) == [(1, 1), (2, 1)]
-    assert not any(turn.late for turn in due.trees)
+    assert not due.missing
 
 
 def test_a_request_whose_tree_is_on_its_way_is_waited_for():
@@ -68,10 +73,10 @@ def test_a_request_whose_tree_is_on_its_way_is_waited_for():
     assert due.until_s == 10.0
 
 
-def test_past_the_deadline_it_decodes_plainly_and_counts_as_late():
+def test_past_the_deadline_it_decodes_plainly_and_its_tree_is_missing():
     due = look(sequence(1, draft="waits"), sequence(2, draft="ready"), now_s=10.0)
     assert sorted(turns(due)) == [(1, 1), (2, 6)]
-    assert [turn.seq.key.request for turn in due.trees if turn.late] == [1]
+    assert [seq.key.request for seq in due.missing] == [1]
 
 
 @pytest.mark.parametrize("busy", [{"decoding": False}, {}], ids=["prompt", "undrafted"])
@@ -121,6 +126,6 @@ def test_a_tree_that_does_not_fit_is_cut_to_its_first_nodes():
 def test_past_the_rows_those_that_waited_longest_go_first():
     sequences = [sequence(n) for n in (1, 2, 3)]
     for seq, last_step in zip(sequences, (5, 4, 3), strict=True):
-        seq.last_step = last_step
+        seq.table.last_step[seq.row] = last_step
     due = look(*sequences, limits=Limits(max_rows=2, chunked_prefill_size=16))
-    assert turns(due) == [(3, 1), (2, 1)]
+    assert turns(due) == [(2, 1), (3, 1)]

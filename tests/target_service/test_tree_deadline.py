@@ -9,8 +9,7 @@ from target_service.speculation_stats import AcceptanceWindow, RequestStats
 
 def deadline(*accepted: int, fixed_ms: float | None = None) -> TreeDeadline:
     window = AcceptanceWindow()
-    for count in accepted:
-        window.add(count)
+    window.extend(accepted)
     return TreeDeadline(StepTimes([1, 8], [10.0, 80.0]), window, fixed_ms=fixed_ms)
 
 
@@ -42,19 +41,18 @@ def test_step_times_follow_what_is_seen():
 
 def test_acceptance_by_depth_is_the_share_of_rounds_that_got_so_far():
     window = AcceptanceWindow()
-    for count in (0, 1, 3, 3):
-        window.add(count)
+    window.extend([0, 1, 3, 3])
     assert window.mean_accepted_length() == pytest.approx(2.75)
     assert window.accepted_by_depth() == [0.75, 0.5, 0.5]
 
 
-def test_a_requests_stats_leave_one_node_rounds_out_of_the_speculative_ones():
+def test_a_requests_stats_add_up_the_rounds_that_verified_a_tree():
     stats = RequestStats()
-    stats.count(num_nodes=16, accept_length=3, late=False)
-    stats.count(num_nodes=1, accept_length=0, late=True)
-    stats.count(num_nodes=6, accept_length=1, late=False)
-    assert (stats.rounds, stats.speculative_rounds, stats.late_rounds) == (3, 2, 1)
-    assert (stats.accepted_drafts, stats.proposed_drafts, stats.accepted_by_depth) == (4, 20, [2, 1, 1])
+    stats.count(num_nodes=16, accept_length=3)
+    stats.count(num_nodes=6, accept_length=1)
+    stats.count(num_nodes=6, accept_length=0)
+    assert stats.speculative_rounds == 3
+    assert (stats.accepted_drafts, stats.proposed_drafts, stats.accepted_by_depth) == (4, 25, [2, 1, 1])
 
 
 def test_a_draft_in_time_is_always_asked():

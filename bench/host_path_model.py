@@ -1,0 +1,87 @@
+"""A target whose model takes no time: what ``bench.host_path`` puts under the real decode loop."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from engine.plan import StepPlan
+from engine.pool import TargetCache
+from engine.step_graphs import StepOutput
+from engine.tp import TpGroup
+from kernels.ops import SamplingBatch, TreeBatch, WalkResult
+from target_service.loading import LoadedRank
+
+VOCAB_SIZE = 49152
+PAGE_SIZE = 16
+ACCEPTED_PATH = (0, 1, 4)  # of every tree of more nodes, so that KV moves
+
+_NEXT_TOKEN = 7
+
+
+@dataclass(slots=True)
+class Stamps:
+    """When the loop launched each step, and when it learnt its result: ``time.thread_time`` seconds."""
+
+    launched_s: list[float] = field(default_factory=list)
+    known_s: list[float] = field(default_factory=list)
+
+
+class _KnownWalk:
+    def __init__(self, walk: WalkResult, stamps: Stamps) -> None:
+        self._walk = walk
+        self._stamps = stamps
+
+    def result(self) -> WalkResult:
+        self._stamps.known_s.append(time.thread_time())
+        return self._walk
+
+
+class InstantOps:
+    """Only what the loop itself asks of the ops. Every tree accepts ACCEPTED_PATH, or nothing where it is too small."""
+
+    def __init__(self, stamps: Stamps) -> None:
+        self._stamps = stamps
+
+    def start_walk(self, logits: torch.Tensor, trees: TreeBatch, sampling: SamplingBatch) -> _KnownWalk:
+        starts = trees.node_indptr[:-1]
+        accepts = np.diff(trees.node_indptr) > ACCEPTED_PATH[-1]
+        accept_length = np.where(accepts, len(ACCEPTED_PATH) - 1, 0).astype(np.int32)
+        ends = np.cumsum(accept_length + 1)
+        depth = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - accept_length - 1, accept_length + 1)
+        path = np.repeat(starts, accept_length + 1) + np.array(ACCEPTED_PATH)[depth]
+        verified = np.full(len(path), _NEXT_TOKEN, np.int32)
+        last = np.zeros(len(path), np.bool_)
+        last[ends - 1] = True
+        verified[~last] = trees.tokens[path[np.flatnonzero(~last) + 1]]
+        return _KnownWalk(WalkResult(accept_length, path.astype(np.int32), verified), self._stamps)
+
+
+class InstantModel:
+    """Gives the same features in every step, and no logits."""
+
+    def __init__(self, stamps: Stamps, *, feature_size: int, max_rows: int) -> None:
+        self.config: Any = SimpleNamespace(vocab_size=VOCAB_SIZE, eos_token_ids=(2,))
+        self.device = torch.device("cpu")
+        self._stamps = stamps
+        self._logits = torch.zeros(0, VOCAB_SIZE)
+        self._features = torch.zeros(max_rows, feature_size, dtype=torch.bfloat16) if feature_size else None
+
+    def step(self, plan: StepPlan, cache: TargetCache) -> StepOutput:
+        self._stamps.launched_s.append(time.thread_time())
+        features = None if self._features is None else self._features[: plan.num_rows]
+        return StepOutput(self._logits, features)
+
+
+def instant_rank(stamps: Stamps, *, num_pages: int, feature_size: int, max_rows: int) -> LoadedRank:
+    """feature_size 0: without a head."""
+    features = torch.zeros(num_pages * PAGE_SIZE, feature_size, dtype=torch.bfloat16) if feature_size else None
+    cache = TargetCache((), (), features, num_pages, PAGE_SIZE)
+    model: Any = InstantModel(stamps, feature_size=feature_size, max_rows=max_rows)
+    ops: Any = InstantOps(stamps)
+    return LoadedRank(model, cache, ops, TpGroup())

@@ -1,0 +1,112 @@
+"""SequenceTable: what a step reads and writes of all running requests at once, a column each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.pages import pages_for
+from engine.sampling import sampling_batch
+from kernels.ops import SamplingBatch
+from paceline.tree import MAX_NODES
+from paceline.types import SamplingParams
+from target_service.request import Request
+
+_NO_TOKEN = -1
+_SAMPLING = ("seed", "temperature", "top_k", "top_p", "min_p")
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """KV and feature rows that accepted paths left out of place, to be moved before the next step writes."""
+
+    rows: np.ndarray  # int64 [n], of the table
+    src: np.ndarray  # int64 [n] slots
+    dst: np.ndarray  # int64 [n] slots
+
+    @classmethod
+    def none(cls) -> Moves:
+        return cls(*(np.zeros(0, np.int64) for _ in range(3)))
+
+
+class SequenceTable:
+    """A row for each request that runs, from ``add`` to ``remove``. Engine thread only.
+
+    Columns are arrays over the rows, changed in place; those of a free row mean nothing. A step takes what it needs
+    with one index, so that its cost hardly grows with the batch.
+    """
+
+    def __init__(self, num_rows: int, *, context_length: int, page_size: int) -> None:
+        """num_rows: requests that may run at once. Memory of tokens that no request ever had is never touched."""
+        self.page_size = page_size
+        self.tokens = np.zeros((num_rows, context_length), np.int32)
+        self.page_ids = np.zeros((num_rows, pages_for(context_length + MAX_NODES, page_size)), np.int32)
+        self.committed_len = np.zeros(num_rows, np.int64)
+        self.prompt_len = np.zeros(num_rows, np.int64)
+        self.limit = np.zeros(num_rows, np.int64)  # tokens that the request may hold, prompt and output
+        self.stream = np.zeros(num_rows, np.int64)
+        self.request = np.zeros(num_rows, np.uint64)  # its number on the stream
+        self.stop_ids = np.full((num_rows, 1), _NO_TOKEN, np.int32)  # padded; as wide as the most that a request has
+        self.last_step = np.zeros(num_rows, np.int64)  # the step that it last took part in
+        self.rounds = np.zeros(num_rows, np.int64)  # verify rounds so far
+        self.moves = Moves.none()
+        self._sampling = sampling_batch([SamplingParams()] * num_rows)
+        self._free = list(range(num_rows - 1, -1, -1))
+
+    def add(self, request: Request, page_ids: np.ndarray, *, limit: int, stop_ids: frozenset[int]) -> int:
+        """The row that the request has from now on. page_ids: int32, all that it is going to need."""
+        row = self._free.pop()
+        prompt_len = len(request.prompt_ids)
+        self.tokens[row, :prompt_len] = request.prompt_ids
+        self.tokens[row, prompt_len : prompt_len + len(request.emitted_ids)] = request.emitted_ids
+        self.page_ids[row, : len(page_ids)] = page_ids
+        self.committed_len[row] = 0
+        self.prompt_len[row] = prompt_len
+        self.limit[row] = limit
+        self.stream[row], self.request[row] = request.key
+        self.last_step[row] = 0
+        self.rounds[row] = 0
+        self._set_stop_ids(row, stop_ids)
+        sampling = sampling_batch([request.params])
+        for name in _SAMPLING:
+            getattr(self._sampling, name)[row] = getattr(sampling, name)[0]
+        return row
+
+    def remove(self, row: int) -> None:
+        """The row is free again, and its moves are forgotten."""
+        self._free.append(row)
+        stays = self.moves.rows != row
+        if not stays.all():
+            self.moves = Moves(self.moves.rows[stays], self.moves.src[stays], self.moves.dst[stays])
+
+    def sampling(self, rows: np.ndarray) -> SamplingBatch:
+        """How these requests sample."""
+        return SamplingBatch(*(getattr(self._sampling, name)[rows] for name in _SAMPLING))
+
+    def pages_of(self, rows: np.ndarray, num_pages: np.ndarray) -> np.ndarray:
+        """int32 [sum of num_pages]: the first pages of each of the rows."""
+        width = int(num_pages.max(initial=0))
+        return self.page_ids[rows, :width][np.arange(width) < num_pages[:, None]]
+
+    def slots_at(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """int64 [n]: the slot of each position."""
+        pages = self.page_ids[rows, positions // self.page_size].astype(np.int64)
+        return pages * self.page_size + positions % self.page_size
+
+    def stops_at(self, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """bool [n]: whether the token ends the request of the row."""
+        stops: np.ndarray = (self.stop_ids[rows] == tokens[:, None]).any(axis=1)
+        return stops
+
+    def take_moves(self) -> Moves:
+        """All moves, for the next step's plan."""
+        moves, self.moves = self.moves, Moves.none()
+        return moves
+
+    def _set_stop_ids(self, row: int, stop_ids: frozenset[int]) -> None:
+        missing = len(stop_ids) - self.stop_ids.shape[1]
+        if missing > 0:
+            self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=_NO_TOKEN)
+        self.stop_ids[row] = _NO_TOKEN
+        self.stop_ids[row, : len(stop_ids)] = sorted(stop_ids)
