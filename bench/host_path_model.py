@@ -14,7 +14,7 @@ from engine.plan import StepPlan
 from engine.pool import TargetCache
 from engine.step_graphs import StepOutput
 from engine.tp import TpGroup
-from kernels.ops import SamplingBatch, TreeBatch, WalkResult
+from kernels.ops import SamplingBatch, TreeBatch, WalkLimits, WalkResult
 from target_service.loading import LoadedRank
 
 VOCAB_SIZE = 49152
@@ -47,6 +47,9 @@ class InstantOps:
 
     def __init__(self, stamps: Stamps) -> None:
         self._stamps = stamps
+
+    def prepare_walk(self, limits: WalkLimits) -> None:
+        """There is nothing to prepare."""
 
     def start_walk(self, logits: torch.Tensor, trees: TreeBatch, sampling: SamplingBatch) -> _KnownWalk:
         starts = trees.node_indptr[:-1]
