@@ -10,6 +10,7 @@ import typing
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar
 
+from paceline.config_file import with_config_file
 from paceline.errors import ConfigError, PacelineError
 
 ConfigT = TypeVar("ConfigT")
@@ -29,9 +30,13 @@ def flag(default: Any = dataclasses.MISSING, *, help: str, choices: Sequence[str
 
 
 def parse_flags(cls: type[ConfigT], argv: Sequence[str], *, prog: str) -> ConfigT:
-    """Parses argv into cls. Raises ConfigError for an unknown flag or a bad value; --help prints and exits 0."""
+    """Parses argv and the file that --config names in it into cls; --help prints and exits 0.
+
+    Raises ConfigError for an unknown flag or a bad value.
+    """
     parser = build_parser(cls, prog=prog)
-    values = vars(parser.parse_args(list(argv)))
+    parser.epilog = "--config PATH reads flags from a TOML file, or from a folder with a file a flag; those here win."
+    values = vars(parser.parse_args(with_config_file(argv, parser)))
     return cls(**values)
 
 

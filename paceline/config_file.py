@@ -1,0 +1,75 @@
+"""Flags from a file: ``--config PATH``, which every program takes, read into flags that come before the others."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import ConfigError
+
+_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
+
+
+def with_config_file(argv: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """argv without --config and with what its file says in front, so that a flag on the command line wins.
+
+    PATH is a TOML file of ``flag-name = value``, or a folder with a file a flag that holds its value, as a mounted
+    ConfigMap is. Raises ConfigError for a file that cannot be read and a name that is no flag of the parser's.
+    """
+    finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    finder.add_argument("--config", type=Path)
+    try:
+        found, rest = finder.parse_known_args(list(argv))
+    except argparse.ArgumentError as error:
+        raise ConfigError(f"{error}; name a TOML file, or a folder with a file a flag") from error
+    if found.config is None:
+        return rest
+    return [*flags_of(read_values(found.config), parser, source=found.config), *rest]
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """What the file or folder says, by flag name without dashes in front. Raises ConfigError."""
+    try:
+        if path.is_dir():
+            # Kubernetes keeps the versions of a mounted ConfigMap in entries that begin with two dots.
+            files = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".") and entry.is_file()]
+            return {file.name: file.read_text().strip() for file in files}
+        return tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"--config {path} is no TOML: {error}") from error
+
+
+def flags_of(values: Mapping[str, Any], parser: argparse.ArgumentParser, *, source: Path) -> list[str]:
+    """The values as words of a command line. Raises ConfigError, naming source and key."""
+    known = {option: action for action in parser._actions for option in action.option_strings}
+    words = []
+    for key, value in values.items():
+        name = "--" + key.replace("_", "-")
+        action = known.get(name)
+        if action is None or action.dest == "help":
+            raise ConfigError(f"{source}: {key!r} is no flag of {parser.prog}; see {parser.prog} --help")
+        if isinstance(action, argparse.BooleanOptionalAction):
+            words.append(name if _truth(value, f"{source}: {key}") else f"--no-{name[2:]}")
+        else:
+            words.append(f"{name}={_word(value, f'{source}: {key}')}")
+    return words
+
+
+def _truth(value: Any, where: str) -> bool:
+    text = str(value).lower()
+    if text not in (*_TRUE, *_FALSE):
+        raise ConfigError(f"{where} is {value!r}; it must be true or false")
+    return text in _TRUE
+
+
+def _word(value: Any, where: str) -> str:
+    if isinstance(value, list):
+        return ",".join(_word(part, where) for part in value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConfigError(f"{where} is {value!r}; it must be a text, a number or a list of them")
+    return str(value)
