@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
+from paceline.v1 import common_pb2, target_pb2
 
 _MANY = 1 << 40
 _FIRST_TOKEN_ID = 500
@@ -21,13 +21,22 @@ class StubSettings:
     tokens_a_step: int  # of each request
 
 
-class StubTargetServicer(target_pb2_grpc.TargetServiceServicer):
+class StubTargetServicer:
     """Runs whatever is submitted at once, in steps of a fixed length, until max_tokens."""
 
     def __init__(self, settings: StubSettings) -> None:
         self._settings = settings
 
-    async def Serve(
+    def add_to(self, server: grpc.aio.Server) -> None:
+        serve = grpc.stream_stream_rpc_method_handler(
+            self.serve,
+            request_deserializer=target_pb2.ServeRequest.FromString,
+            response_serializer=target_pb2.ServeResponse.SerializeToString,
+        )
+        name = target_pb2.DESCRIPTOR.services_by_name["TargetService"].full_name
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"Serve": serve}),))
+
+    async def serve(
         self, request_iterator: AsyncIterator[target_pb2.ServeRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[target_pb2.ServeResponse]:
         running: dict[int, list[int]] = {}  # request: emitted, max_tokens
@@ -61,10 +70,10 @@ class StubTargetServicer(target_pb2_grpc.TargetServiceServicer):
         return response
 
 
-async def serve(settings: StubSettings) -> None:
+async def run(settings: StubSettings) -> None:
     """Prints ``ready HOST:PORT`` and serves until it is ended."""
     server = grpc.aio.server()
-    target_pb2_grpc.add_TargetServiceServicer_to_server(StubTargetServicer(settings), server)
+    StubTargetServicer(settings).add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(f"ready 127.0.0.1:{port}", flush=True)
@@ -99,4 +108,4 @@ def _load(num_running: int) -> target_pb2.LoadReport:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(StubSettings(float(sys.argv[1]), int(sys.argv[2]))))
+    asyncio.run(run(StubSettings(float(sys.argv[1]), int(sys.argv[2]))))
