@@ -3,8 +3,9 @@
 from client.aio import AsyncGeneration, AsyncPacelineClient
 from client.client import Generation, PacelineClient
 from client.completion import Completion, Delta
-from client.errors import DeadlineError, RequestCancelledError, ServiceFailureError
+from client.errors import RequestCancelledError, ServiceFailureError
 from client.request import GenerateOptions, Message, Sampling
+from paceline.errors import DeadlineError
 from paceline.stats import SpeculationStats
 
 __all__ = [

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import grpc
 
 from paceline.errors import (
+    RETRY_AFTER_KEY,
     CapacityError,
+    DeadlineError,
     InvalidInputError,
     MismatchError,
     PacelineError,
@@ -22,13 +25,6 @@ class RequestCancelledError(PacelineError):
 
     code = grpc.StatusCode.CANCELLED
     exit_code = 130
-
-
-class DeadlineError(PacelineError):
-    """The answer did not come in the time that the client allowed."""
-
-    code = grpc.StatusCode.DEADLINE_EXCEEDED
-    exit_code = 5
 
 
 class ServiceFailureError(PacelineError):
@@ -68,4 +64,12 @@ def error_from_status(error: grpc.RpcError, address: str) -> PacelineError:
         return kind(f"the connection to {address} broke ({details}): see whether it still runs")
     if kind is ServiceFailureError:
         return kind(f"{address} answered {code.name}: {details or 'no message'}; look into its log")
-    return kind(details or f"{address} answered {code.name}")
+    message = details or f"{address} answered {code.name}"
+    return CapacityError(message, retry_after_s=retry_after_s(error)) if kind is CapacityError else kind(message)
+
+
+def retry_after_s(error: grpc.RpcError) -> float | None:
+    """The service's word on when to try again; None where it gave none."""
+    pairs: Iterable[Any] = error.trailing_metadata() or ()
+    value = dict(pairs).get(RETRY_AFTER_KEY)
+    return int(value) / 1e3 if isinstance(value, str) and value.isdecimal() else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import grpc
 
+RETRY_AFTER_KEY = "retry-after-ms"  # trailing metadata of a RESOURCE_EXHAUSTED: milliseconds, a whole number
+
 
 class PacelineError(Exception):
     """Base of all errors that a user or a peer may see. The message names the value and what to do."""
@@ -47,9 +49,20 @@ class OutOfPagesError(PacelineError):
 
 
 class CapacityError(PacelineError):
-    """The service is full for now; try again later or elsewhere."""
+    """The service is full for now; try again later or elsewhere. retry_after_s: when it may have room, where known."""
 
     code = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineError(PacelineError):
+    """The answer did not come in the time allowed, or cannot."""
+
+    code = grpc.StatusCode.DEADLINE_EXCEEDED
+    exit_code = 5
 
 
 class UnavailableError(PacelineError):

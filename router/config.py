@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from paceline.config import flag, require
@@ -10,6 +11,7 @@ from paceline.errors import ConfigError, InvalidInputError
 from paceline.logs import LEVELS
 from paceline.types import TreeShape
 from router.policy import Policy, PolicyKind
+from router.tenants import RateLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,17 @@ class RouterConfig:
     drafts: tuple[str, ...] = flag((), help="draft services, host:port,...; none is plain decoding")
     model_path: str = flag(DEFAULT_MODEL_PATH, help="folder of the model's tokenizer and chat template")
     max_queued_requests: int = flag(1024, help="requests that may wait for a target; more are refused")
+    priority_ageing_s: float = flag(
+        10.0, help="seconds of waiting that weigh as much as one level of priority; 0: priorities do not count"
+    )
+    tenant_weights: tuple[str, ...] = flag((), help="shares of tenants, name=weight,...; others have 1")
+    tenant_rate_limit: int = flag(0, help="requests of a tenant that may start in a period; 0: any number")
+    tenant_rate_period_s: float = flag(1.0, help="the period of --tenant-rate-limit, in seconds")
+    tenant_rate_wait_s: float = flag(1.0, help="seconds that a request waits for its tenant's rate, then is refused")
+    max_tenants: int = flag(1024, help="tenants that the rate limit keeps at once; idle ones are forgotten")
+    target_tpot_ms: float = flag(
+        0.0, help="milliseconds a token of running streams that prompts beside them must keep; 0: prompts go first"
+    )
     queue_timeout_s: float = flag(30.0, help="seconds that a request waits while no target can be reached")
     max_attempts: int = flag(4, help="attempts that may pass without a new token before a request fails")
     target_timeout_s: float = flag(60.0, help="seconds without a word from a busy target before it counts as dead")
@@ -51,11 +64,15 @@ class RouterConfig:
     def __post_init__(self) -> None:
         for name in ("port", "metrics_port"):
             require(0 <= getattr(self, name) < 65536, name, getattr(self, name), "0 to 65535")
-        for name in ("drain_timeout_s", "queue_timeout_s", "speculative_hysteresis"):
+        nonnegative = ("drain_timeout_s", "queue_timeout_s", "speculative_hysteresis", "priority_ageing_s")
+        for name in (*nonnegative, "tenant_rate_limit", "target_tpot_ms"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("max_queued_requests", "max_attempts", "stream_interval", "client_buffer_tokens"):
+        positive = ("max_queued_requests", "max_attempts", "stream_interval", "client_buffer_tokens", "max_tenants")
+        for name in positive:
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        require(self.target_timeout_s > 0, "target_timeout_s", self.target_timeout_s, "more than 0")
+        for name in ("target_timeout_s", "tenant_rate_period_s", "tenant_rate_wait_s"):
+            require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
+        self.weights()
         require(bool(self.targets), "targets", "empty", "at least one host:port")
         for name in ("targets", "drafts"):
             addresses = getattr(self, name)
@@ -73,6 +90,30 @@ class RouterConfig:
             kind = PolicyKind(self.speculative_policy)
         shape = TreeShape(self.speculative_num_steps, self.speculative_eagle_topk, self.speculative_num_draft_tokens)
         return Policy(kind, shape, threshold=threshold or 0, hysteresis=self.speculative_hysteresis)
+
+    def weights(self) -> dict[str, float]:
+        """Of the tenants that --tenant-weights names."""
+        weights = {}
+        for entry in self.tenant_weights:
+            name, _, number = entry.rpartition("=")
+            try:
+                weight = float(number)
+            except ValueError:
+                weight = 0.0
+            require(bool(name) and 0 < weight < math.inf, "tenant_weights", entry, "name=weight, a weight above 0")
+            weights[name] = weight
+        return weights
+
+    def rate_limit(self) -> RateLimit | None:
+        """Of each tenant; None: there is none."""
+        if not self.tenant_rate_limit:
+            return None
+        return RateLimit(
+            self.tenant_rate_limit,
+            self.tenant_rate_period_s,
+            wait_s=self.tenant_rate_wait_s,
+            max_tenants=self.max_tenants,
+        )
 
     def _check_speculation(self) -> None:
         threshold = self.speculative_disable_batch_threshold

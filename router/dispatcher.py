@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections import Counter
 
-from paceline.errors import InvalidInputError, MismatchError, UnavailableError
+from paceline.errors import DeadlineError, MismatchError, PacelineError, UnavailableError
 from paceline.types import FinishReason
 from router.config import RouterConfig
 from router.draft_link import DraftLink
@@ -23,15 +24,24 @@ from router.placement import (
     pages_of,
     serves_model,
 )
-from router.queue import RequestQueue
 from router.request import ClientRequest
 from router.serve_codec import NO_CREDIT, encode_hello
 from router.speculation import SpeculationControl
 from router.stream_pacer import StreamPacer
 from router.target_link import TargetLink
+from router.target_pacing import TargetPacing
 from router.text.tokenizer import TextTokenizer
+from router.waiting_room import WaitingRoom
 
 _log = logging.getLogger(__name__)
+
+
+class _Turn(enum.Enum):
+    """What became of a request's turn."""
+
+    OVER = enum.auto()  # submitted or ended
+    HOLDS = enum.auto()  # waits for credits
+    PASSED = enum.auto()  # no ready target serves its model
 
 
 class Dispatcher:
@@ -54,7 +64,9 @@ class Dispatcher:
         ]
         drafts = [DraftLink(address, self) for address in config.drafts]
         self.fleet = Fleet(links, drafts, tokenizer.vocab_size, Counter())
-        self.queue: RequestQueue[LiveRequest] = RequestQueue(config.max_queued_requests)
+        self._pacing = TargetPacing(config.target_tpot_ms, clock=self._loop.time)
+        self._room = WaitingRoom(config, self.fleet, self._pacing)
+        self.queue = self._room.queue
         self._links = {link.address: link for link in links}
         self._speculation = SpeculationControl(config.policy(), self.fleet, metrics)
         self._pacer = StreamPacer(config.stream_interval, loop=self._loop)
@@ -62,7 +74,6 @@ class Dispatcher:
         self._draining = False
         self._idle = asyncio.Event()
         self._pump_scheduled = False
-        self._ready_at: dict[str, float] = {}  # when a ready target of each model was last heard
         metrics.watch_gauges(
             waiting=self.queue.__len__, running=lambda: sum(link.num_flights for link in self.fleet.targets)
         )
@@ -80,15 +91,21 @@ class Dispatcher:
         if self._draining:
             raise UnavailableError("the router is draining; send the request to another one")
 
-    def admit(self, request: ClientRequest) -> LiveRequest:
-        """Queues a request. Raises CapacityError where the queue is full, UnavailableError while draining."""
+    def admit(self, request: ClientRequest, *, arrived_at: float, deadline: float | None) -> LiveRequest:
+        """Queues a request; both times are on the loop's clock.
+
+        Raises UnavailableError while draining, CapacityError where the queue is full or too long for the deadline,
+        and DeadlineError where the deadline cannot be met at all.
+        """
         self.check_open()
-        live = LiveRequest(
-            request, pacer=self._pacer, buffer_tokens=self._config.client_buffer_tokens, now=self._loop.time()
-        )
-        self.queue.push(live)
+        live = LiveRequest(request, pacer=self._pacer, buffer_tokens=self._config.client_buffer_tokens, now=arrived_at)
+        live.deadline = deadline
+        starts_now = not self.queue and choose_target(self.fleet.target_views(), live.demand) is not None
+        self._room.enter(live, starts_now=starts_now)
         self._live.add(live)
-        self._wait_in_queue(live)
+        if deadline is not None:
+            live.deadline_timer = self._loop.call_at(deadline, self._deadline_passed, live)
+        self._schedule_pump()
         return live
 
     def release(self, live: LiveRequest) -> None:
@@ -97,10 +114,10 @@ class Dispatcher:
             return
         self._live.remove(live)
         self._pacer.forget(live)
-        self._leave_queue(live)
-        if live.flight is not None:
-            live.flight.link.cancel(live)
-        self._speculation.stop(live)
+        if live.deadline_timer is not None:
+            live.deadline_timer.cancel()
+        self._stop(live)
+        self._room.ended(live)
         self._metrics.count_end(live, self._loop.time())
         if not self._live:
             self._idle.set()
@@ -130,6 +147,7 @@ class Dispatcher:
 
     def on_ready(self, link: TargetLink) -> None:
         self._speculation.forget_load(link)
+        self._pacing.forget(link)
         self._speculation.take_load(link)
         self._schedule_pump()
 
@@ -137,7 +155,8 @@ class Dispatcher:
         if new_tokens:
             self._metrics.generation_tokens.inc(new_tokens)
         if link.ready and link.info is not None:
-            self._ready_at[link.info.model_fingerprint] = self._loop.time()
+            self._room.heard(link.info.model_fingerprint)
+        self._pacing.take_load(link, new_tokens=new_tokens)
         self._speculation.take_load(link)
         if opened and self.queue:
             self._schedule_pump()
@@ -159,31 +178,17 @@ class Dispatcher:
             if target.info is not None:
                 self._speculation.revise(target)
 
-    def _wait_in_queue(self, live: LiveRequest) -> None:
-        live.queued_at = self._loop.time()
-        live.queue_timer = self._loop.call_later(self._config.queue_timeout_s, self._queue_timeout, live)
-        self._schedule_pump()
+    def _stop(self, live: LiveRequest) -> None:
+        """It runs no longer; again is fine."""
+        if live.flight is not None:
+            live.flight.link.cancel(live)
+        self._speculation.stop(live)
 
-    def _leave_queue(self, live: LiveRequest) -> None:
-        self.queue.discard(live)
-        if live.queue_timer is not None:
-            live.queue_timer.cancel()
-            live.queue_timer = None
-
-    def _queue_timeout(self, live: LiveRequest) -> None:
-        """Ends a request that no target could be reached for; one that waits for credits waits on."""
-        demand = _demand(live)
-        timeout_s = self._config.queue_timeout_s
-        fitting = [at for model, at in self._ready_at.items() if demand.model_fingerprint in ("", model)]
-        deadline = max([live.queued_at, *fitting]) + timeout_s
-        if any(serves_model(view, demand) for view in self.fleet.target_views()):
-            deadline = self._loop.time() + timeout_s
-        if deadline > self._loop.time():
-            live.queue_timer = self._loop.call_at(deadline, self._queue_timeout, live)
-            return
-        states = self.fleet.target_messages()
-        self._leave_queue(live)
-        live.end(UnavailableError(f"no target could be reached for {timeout_s:g} s ({states}); start one"))
+    def _deadline_passed(self, live: LiveRequest) -> None:
+        where = "while it waited in the queue" if live.flight is None else f"after {len(live.emitted)} tokens"
+        self._room.leave(live)
+        self._stop(live)
+        live.end(DeadlineError(f"the deadline passed {where}; allow more time or ask for fewer tokens"))
 
     def _schedule_pump(self) -> None:
         if not self._pump_scheduled:
@@ -191,34 +196,40 @@ class Dispatcher:
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Submits from the queue's front while targets take it.
+        """Submits what the targets take: first what came back, then those whose turn it is.
 
-        One that waits for credits holds those behind it; one whose model no ready target serves does not.
+        One that waits for credits holds those behind it; one whose model no ready target serves holds none that came
+        back.
         """
         self._pump_scheduled = False
-        done = []
-        for live in self.queue:
-            demand = _demand(live)
-            views = self.fleet.target_views()
-            target = choose_target(views, demand)
-            if target is not None:
-                done.append(live)
-                self._submit(live, demand, target)
-                continue
-            serving = [view for view in views if serves_model(view, demand)]
-            if not serving:
-                continue
-            try:
+        queue = self.queue
+        holds = any(self._start(live) is _Turn.HOLDS for live in list(queue.returned()))
+        while not holds and (live := queue.head()) is not None:
+            holds = self._start(live) is not _Turn.OVER
+        self._room.pumped()
+
+    def _start(self, live: LiveRequest) -> _Turn:
+        """Gives a waiting request its turn."""
+        demand = live.demand
+        views = self.fleet.target_views()
+        target = choose_target(views, demand)
+        serving = [view for view in views if serves_model(view, demand)]
+        if target is None and not serving:
+            return _Turn.PASSED
+        try:
+            if target is None:
                 check_possible(demand, serving)
-            except InvalidInputError as error:
-                done.append(live)
-                live.end(error)
-            else:
-                break
-        for live in done:
-            self._leave_queue(live)
+                return _Turn.HOLDS
+            self._room.check_still_possible(live)
+        except PacelineError as error:
+            self._room.leave(live)
+            live.end(error)
+        else:
+            self._submit(live, demand, target)
+        return _Turn.OVER
 
     def _submit(self, live: LiveRequest, demand: Demand, target: TargetView) -> None:
+        self._room.submitted(live)
         link = self._links[target.address]
         assert link.info is not None
         sampling = live.request.sampling
@@ -246,10 +257,5 @@ class Dispatcher:
             live.end(UnavailableError(f"{tried}; {last}. Try again, or look into the targets' logs"))
         else:
             self._metrics.replays.labels(reason).inc()
-            self.queue.push_front(live)
-            self._wait_in_queue(live)
-
-
-def _demand(live: LiveRequest) -> Demand:
-    request = live.request
-    return Demand(len(request.prompt_ids), request.sampling.max_tokens, live.model_fingerprint, live.avoid)
+            self._room.come_back(live)
+            self._schedule_pump()

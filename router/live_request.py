@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from paceline.errors import CapacityError, PacelineError
 from paceline.stats import SpeculationStats
 from paceline.types import FinishReason, SpeculationDecision
+from router.placement import Demand
+from router.queue import Claim
 from router.request import ClientRequest
 from router.stream_pacer import StreamPacer
 
@@ -45,6 +47,9 @@ class LiveRequest:
         "attempt",
         "avoid",
         "barren_attempts",
+        "claim",
+        "deadline",
+        "deadline_timer",
         "draft",
         "emitted",
         "flight",
@@ -57,6 +62,7 @@ class LiveRequest:
         "started_at",
         "stats",
         "stop_ids",
+        "submitted_at",
         "taken",
         "taken_at",
         "untaken_steps",
@@ -76,7 +82,11 @@ class LiveRequest:
         self.max_tokens = request.sampling.max_tokens  # clipped to the target's context at placement
         self.draft = ""  # that its decision names
         self.flight: Flight | None = None
+        self.claim = Claim(request.terms.tenant, 1.0, now)  # on the queue; its true cost is estimated at admission
+        self.deadline: float | None = None  # on the loop's clock
+        self.deadline_timer: asyncio.TimerHandle | None = None  # while it has one
         self.queue_timer: asyncio.TimerHandle | None = None  # while it waits in the queue
+        self.submitted_at: float | None = None  # the first time
         self.started_at = now
         self.queued_at = now
         self.taken_at = now  # the last time
@@ -85,6 +95,12 @@ class LiveRequest:
         self._pacer = pacer
         self._buffer_tokens = buffer_tokens
         self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def demand(self) -> Demand:
+        """What it asks of a target."""
+        request = self.request
+        return Demand(len(request.prompt_ids), request.sampling.max_tokens, self.model_fingerprint, self.avoid)
 
     def accept(self, offset: int, tokens: Sequence[int]) -> int:
         """Takes a delta whose first token has this index in the output; returns how many of its tokens were new.

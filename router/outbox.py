@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from paceline.types import SpeculationDecision
@@ -20,6 +21,7 @@ class Outbox(Generic[SubmissionT]):
         self.submissions: list[SubmissionT] = []
         self.decisions: dict[int, SpeculationDecision] = {}
         self.cancels: list[int] = []
+        self.batch_policy: dict[str, int] = {}
         self._filled = asyncio.Event()
 
     def submit(self, submission: SubmissionT) -> None:
@@ -36,6 +38,11 @@ class Outbox(Generic[SubmissionT]):
         self.cancels.append(number)
         self._filled.set()
 
+    def set_batch_policy(self, fields: Mapping[str, int]) -> None:
+        """Fields of a BatchPolicy; the newest value of each leaves."""
+        self.batch_policy.update(fields)
+        self._filled.set()
+
     async def wait(self) -> None:
         """Returns once something is there."""
         await self._filled.wait()
@@ -47,6 +54,10 @@ class Outbox(Generic[SubmissionT]):
 
     def take_decisions(self) -> dict[int, SpeculationDecision]:
         taken, self.decisions = self.decisions, {}
+        return taken
+
+    def take_batch_policy(self) -> dict[str, int]:
+        taken, self.batch_policy = self.batch_policy, {}
         return taken
 
     def take_cancels(self) -> list[int]:

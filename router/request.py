@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from paceline.errors import InvalidInputError
 from paceline.types import SamplingParams
 from router.policy import Override
+
+MAX_PRIORITY = 10
+MAX_TENANT_LEN = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a request wants to be served: for whom, before which of the tenant's others, and in what time.
+
+    The highest priority leaves the queue first. deadline_s: from its arrival to its last token; None: it has no hurry.
+    Raises InvalidInputError.
+    """
+
+    tenant: str = ""
+    priority: int = 0
+    deadline_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.tenant) > MAX_TENANT_LEN:
+            raise InvalidInputError(f"tenant has {len(self.tenant)} characters; it must have at most {MAX_TENANT_LEN}")
+        if abs(self.priority) > MAX_PRIORITY:
+            raise InvalidInputError(f"priority is {self.priority}; it must be -{MAX_PRIORITY} to {MAX_PRIORITY}")
+        if self.deadline_s is not None and not 0 < self.deadline_s < math.inf:
+            raise InvalidInputError(f"deadline_s is {self.deadline_s:g}; it must be a finite number above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +42,7 @@ class ClientRequest:
     prompt_ids: tuple[int, ...]
     sampling: SamplingParams
     override: Override = field(default_factory=Override)
+    terms: Terms = field(default_factory=Terms)
     skip_special_tokens: bool = True
 
 

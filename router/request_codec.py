@@ -10,11 +10,11 @@ from paceline.codec import decode_sampling_params, decode_token_ids, decode_tree
 from paceline.errors import InvalidInputError, ModelLoadError
 from paceline.v1 import router_pb2
 from router.policy import Override
-from router.request import ClientRequest, Limits
+from router.request import ClientRequest, Limits, Terms
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import TextTokenizer
 
-_RESERVED = ("priority", "deadline_s", "tenant", "lora_id")
+_RESERVED = ("lora_id",)
 _MAX_REQUEST_ID_LEN = 256
 # Text up to here is tokenised in about a millisecond on the event loop's own thread; longer text on another one.
 _INLINE_TEXT_LEN = 2_000
@@ -36,7 +36,7 @@ class RequestParser:
         self._draw_seed = draw_seed
         self._draw_id = draw_id
 
-    async def parse(self, message: router_pb2.GenerateRequest, limits: Limits) -> ClientRequest:
+    async def parse(self, message: router_pb2.GenerateRequest, limits: Limits, terms: Terms) -> ClientRequest:
         """Raises InvalidInputError, UnsupportedFieldError, and ModelLoadError for chat without a template."""
         refuse_reserved_fields(message, _RESERVED)
         if len(message.request_id) > _MAX_REQUEST_ID_LEN:
@@ -57,6 +57,7 @@ class RequestParser:
             prompt_ids=tuple(prompt_ids),
             sampling=sampling,
             override=override,
+            terms=terms,
             skip_special_tokens=message.skip_special_tokens if message.HasField("skip_special_tokens") else True,
         )
 
@@ -91,6 +92,15 @@ class RequestParser:
         if len(text) <= _INLINE_TEXT_LEN:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         return await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+
+def decode_terms(message: router_pb2.GenerateRequest) -> Terms:
+    """Raises InvalidInputError for a value out of its range."""
+    return Terms(
+        tenant=message.tenant,
+        priority=message.priority,
+        deadline_s=message.deadline_s if message.HasField("deadline_s") else None,
+    )
 
 
 def _override(message: router_pb2.GenerateRequest) -> Override:

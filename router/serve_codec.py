@@ -55,6 +55,13 @@ def encode_cancel(numbers: Sequence[int]) -> target_pb2.ServeRequest:
     return target_pb2.ServeRequest(cancel=target_pb2.Cancel(requests=numbers))
 
 
+def encode_batch_policy(fields: Mapping[str, int]) -> target_pb2.ServeRequest:
+    policy = target_pb2.BatchPolicy()
+    for name, value in fields.items():
+        setattr(policy, name, value)
+    return target_pb2.ServeRequest(batch_policy=policy)
+
+
 def split_deltas(deltas: target_pb2.TokenDeltas) -> Iterator[tuple[int, int, list[int]]]:
     """Each request's number, offset and tokens. Raises WireError where the columns disagree in length."""
     tokens = deltas.tokens[:]

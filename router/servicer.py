@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from paceline.errors import InvalidInputError, PacelineError
+from paceline.errors import RETRY_AFTER_KEY, CapacityError, InvalidInputError, PacelineError
 from paceline.v1 import router_pb2, router_pb2_grpc
 from router.config import RouterConfig
 from router.dispatcher import Dispatcher
 from router.info_codec import encode_router_info
 from router.live_request import LiveRequest
 from router.metrics import RouterMetrics
-from router.request_codec import RequestParser
+from router.request_codec import RequestParser, decode_terms
 from router.response_codec import ResponseEncoder
+from router.tenants import TenantDoor
 from router.text.tokenizer import TextTokenizer
 
 SERVICE_NAME = router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name
@@ -42,6 +44,8 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         self._tokenizer = tokenizer
         self._metrics = metrics
         self._clock = asyncio.get_running_loop().time
+        limit = config.rate_limit()
+        self._door = None if limit is None else TenantDoor(limit, clock=self._clock)
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Registers both methods. Generate's bytes are parsed so that it can refuse them: gRPC would say UNKNOWN."""
@@ -64,20 +68,18 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         try:
             if isinstance(request, DecodeError):
                 raise InvalidInputError(f"the bytes sent are no GenerateRequest: {request}")
-            self._dispatcher.check_open()
-            parsed = await self._parser.parse(request, self._dispatcher.fleet.limits())
-            live = self._dispatcher.admit(parsed)
+            live = await self._admit(request, context)
         except PacelineError as error:
-            await context.abort(error.code, str(error))
+            await _abort(context, error)
         try:
             responses = ResponseEncoder(
-                live, self._tokenizer.detokenizer(skip_special_tokens=parsed.skip_special_tokens)
+                live, self._tokenizer.detokenizer(skip_special_tokens=live.request.skip_special_tokens)
             )
             sent_at = 0.0
             while True:
                 await live.wait()
                 if isinstance(live.outcome, PacelineError):
-                    await context.abort(live.outcome.code, str(live.outcome))
+                    await _abort(context, live.outcome)
                 response = responses.next()
                 sent_at = self._count(live, len(response.token_ids), sent_at)
                 yield response
@@ -91,6 +93,19 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     ) -> router_pb2.RouterServiceGetInfoResponse:
         return encode_router_info(self._dispatcher, self._config, tokenizer_fingerprint=self._tokenizer.fingerprint)
 
+    async def _admit(self, request: router_pb2.GenerateRequest, context: _Context) -> LiveRequest:
+        """Through the tenant's door and into the queue. Raises a PacelineError."""
+        arrived_at = self._clock()
+        self._dispatcher.check_open()
+        terms = decode_terms(request)
+        limits_s = [limit_s for limit_s in (terms.deadline_s, context.time_remaining()) if limit_s is not None]
+        time_limit_s = min(limits_s, default=None)
+        if self._door is not None:
+            await self._door.enter(terms.tenant, left_s=time_limit_s)
+        parsed = await self._parser.parse(request, self._dispatcher.fleet.limits(), terms)
+        deadline = None if time_limit_s is None else arrived_at + time_limit_s
+        return self._dispatcher.admit(parsed, arrived_at=arrived_at, deadline=deadline)
+
     def _count(self, live: LiveRequest, num_tokens: int, sent_at: float) -> float:
         """Counts a message at its sending; returns that time. sent_at: of the one before it, 0 for none."""
         now = self._clock()
@@ -99,6 +114,13 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         elif num_tokens:
             self._metrics.first_token_s.observe(now - live.started_at)
         return now
+
+
+async def _abort(context: _Context, error: PacelineError) -> NoReturn:
+    """Ends the call with the error's status, and a retry hint in the trailing metadata where it has one."""
+    retry_after_s = error.retry_after_s if isinstance(error, CapacityError) else None
+    metadata = () if retry_after_s is None else ((RETRY_AFTER_KEY, str(math.ceil(retry_after_s * 1e3))),)
+    await context.abort(error.code, str(error), metadata)
 
 
 def _parse(data: bytes) -> router_pb2.GenerateRequest | DecodeError:

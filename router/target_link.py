@@ -82,6 +82,10 @@ class TargetLink:
         live.flight = Flight(self, live.flight.number, decision)
         self._outbox.update(live.flight.number, decision)
 
+    def set_batch_policy(self, **fields: int) -> None:
+        """Sends fields of a BatchPolicy; those not named stay as they are. They end with the stream."""
+        self._outbox.set_batch_policy(fields)
+
     def cancel(self, live: LiveRequest) -> None:
         """Forgets the request and tells the target to."""
         number = self._forget(live)
@@ -224,6 +228,8 @@ class TargetLink:
                 await outbox.wait()
                 if submissions := outbox.take_submissions():
                     await call.write(serve_codec.encode_submit(submissions))
+                if fields := outbox.take_batch_policy():
+                    await call.write(serve_codec.encode_batch_policy(fields))
                 if decisions := outbox.take_decisions():
                     await call.write(serve_codec.encode_update(decisions))
                 if cancels := outbox.take_cancels():

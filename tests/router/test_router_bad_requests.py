@@ -44,9 +44,10 @@ BAD_FIELDS = [
     ({"repetition_penalty": 1.0}, UNIMPLEMENTED, "repetition_penalty is not supported yet"),
     ({"logprobs": 0}, UNIMPLEMENTED, "logprobs is not supported yet"),
     ({"grammar": "x"}, UNIMPLEMENTED, "grammar is not supported yet"),
-    ({"priority": 0}, UNIMPLEMENTED, "priority is not supported yet"),
-    ({"deadline_s": 1.0}, UNIMPLEMENTED, "deadline_s is not supported yet"),
-    ({"tenant": "x"}, UNIMPLEMENTED, "tenant is not supported yet"),
+    ({"priority": 11}, INVALID, "priority is 11; it must be -10 to 10"),
+    ({"deadline_s": 0.0}, INVALID, "deadline_s is 0; it must be a finite number above 0"),
+    ({"deadline_s": math.nan}, INVALID, "deadline_s is nan"),
+    ({"tenant": "x" * 200}, INVALID, "tenant has 200 characters; it must have at most 128"),
     ({"lora_id": "x"}, UNIMPLEMENTED, "lora_id is not supported yet"),
 ]
 

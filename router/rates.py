@@ -1,0 +1,108 @@
+"""What the router measures of the service that requests get. Pure: clock readings come in as arguments, in seconds."""
+
+from __future__ import annotations
+
+import math
+
+from router.peer import TargetLoad
+
+MEMORY_S = 10.0  # how far back the rates look; older ones alone are no ground to refuse a request
+_SMOOTHING = 0.1  # of step times: about the last ten steps
+
+
+class RecentRatio:
+    """Sum of amounts over sum of bases, each weighed less the older it is (by a factor e every memory_s)."""
+
+    def __init__(self, memory_s: float = MEMORY_S) -> None:
+        self._memory_s = memory_s
+        self._amount = 0.0
+        self._base = 0.0
+        self._at: float | None = None
+
+    def add(self, amount: float, base: float, now: float) -> None:
+        if self._at is not None:
+            kept = math.exp((self._at - now) / self._memory_s)
+            self._amount *= kept
+            self._base *= kept
+        self._amount += amount
+        self._base += base
+        self._at = now
+
+    def read(self, now: float) -> float | None:
+        """None without a base, or where nothing was added for longer than memory_s."""
+        if self._at is None or not self._base or now - self._at > self._memory_s:
+            return None
+        return self._amount / self._base
+
+
+class DrainRate:
+    """Estimated tokens a second that leave the queue while some wait: what a newcomer's wait is told from."""
+
+    def __init__(self) -> None:
+        self._ratio = RecentRatio()
+        self._since: float | None = None  # the last event; None while nothing waits
+
+    def waits(self, now: float) -> None:
+        """Requests wait that no target takes now. Again is fine."""
+        if self._since is None:
+            self._since = now
+
+    def took(self, cost: float, now: float) -> None:
+        """One of so many tokens was submitted."""
+        if self._since is not None:
+            self._ratio.add(cost, now - self._since, now)
+            self._since = now
+
+    def empty(self) -> None:
+        """Nothing waits any more."""
+        self._since = None
+
+    def read(self, now: float) -> float | None:
+        """Tokens a second; None while not known. Falls while nothing leaves."""
+        rate = self._ratio.read(now)
+        if rate is None or self._since is None:
+            return rate
+        return rate * MEMORY_S / (MEMORY_S + now - self._since)
+
+
+class StepTimes:
+    """How long a target's steps take, by what is in them, from its load reports: averages of its last steps."""
+
+    def __init__(self) -> None:
+        self.decode_ms: float | None = None  # of a step without prompt tokens, with the wait for its trees
+        self.prompt_ms: float | None = None  # what one prompt token adds to a step
+        self.decode_rows = 0.0  # of a step, trees included
+        self._tokens = RecentRatio()
+        self._seen_at: float | None = None
+
+    def observe(self, load: TargetLoad, *, new_tokens: int, num_streams: int, now: float) -> None:
+        """A step's report; new_tokens: what num_streams decoding requests got in it. Others are passed over."""
+        if not load.rows:
+            return
+        self._seen_at = now
+        ms = load.step_ms + load.tree_wait_ms
+        decode_rows = load.rows - load.prefill_tokens
+        if decode_rows:
+            self.decode_rows = _smoothed(self.decode_rows or None, decode_rows)
+        if not load.prefill_tokens:
+            self.decode_ms = _smoothed(self.decode_ms, ms)
+        else:
+            beside = (self.decode_ms or 0.0) if decode_rows else 0.0
+            self.prompt_ms = _smoothed(self.prompt_ms, max(0.0, ms - beside) / load.prefill_tokens)
+        if num_streams and not load.prefill_tokens:
+            self._tokens.add(new_tokens, num_streams, now)
+
+    def tokens_per_step(self, now: float) -> float:
+        """That a decoding request gets of a step on average; 1 while not known."""
+        return self._tokens.read(now) or 1.0
+
+    def service_s(self, prompt_len: int, num_tokens: float, now: float) -> float | None:
+        """That a request takes which starts now, at the speed of the last steps; None while that is not known."""
+        if self._seen_at is None or now - self._seen_at > MEMORY_S or self.decode_ms is None:
+            return None
+        prompt_ms = prompt_len * (self.prompt_ms or 0.0)
+        return (prompt_ms + (num_tokens - 1) * self.decode_ms / self.tokens_per_step(now)) / 1e3
+
+
+def _smoothed(average: float | None, value: float) -> float:
+    return value if average is None else average + _SMOOTHING * (value - average)
