@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,9 +16,7 @@ from draft_service.replies import Replies, SessionCode, SessionReply, SyncReply
 from draft_service.rows import Rows
 from draft_service.session import Ask, Session, Work
 from draft_service.sessions import SessionTable
-from engine.device_drafter import DeviceDrafter
-from engine.draft_batch import ExtendItem, PendingTrees
-from engine.drafter import Drafter
+from engine.draft_batch import ExtendItem, PendingTrees, TreeSource
 from engine.wire import borrow_tensor
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
@@ -25,8 +24,7 @@ from paceline.types import TreeShape
 _KEPT_STEPS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class RoundPart:
+class RoundPart(NamedTuple):
     """What a step did for one session; ``page_ids`` are those at that time."""
 
     session: Session
@@ -50,7 +48,7 @@ class DraftEngine:
     """Owns the sessions and the drafter. One thread only; ``apply`` all events that wait, then ``step``."""
 
     def __init__(
-        self, drafter: Drafter | DeviceDrafter, table: SessionTable, *, limits: StepLimits, clock: Callable[[], float]
+        self, drafter: TreeSource, table: SessionTable, *, limits: StepLimits, clock: Callable[[], float]
     ) -> None:
         self.table = table
         self.propose_ms = Average()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from paceline.tree import DraftTree
 
@@ -18,8 +19,7 @@ class SessionCode(enum.IntEnum):
     DRAINING = 5
 
 
-@dataclass(frozen=True, slots=True)
-class SessionReply:
+class SessionReply(NamedTuple):
     """The answer to an open (round 0) or to one round of a session."""
 
     session: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,8 +29,7 @@ class Rows:
         return Rows(self.tokens.copy(), self.features.clone())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Taken:
+class Taken(NamedTuple):
     """What a step takes off a queue, with the tickets of the bulk messages that this completes."""
 
     rows: Rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from draft_service.replies import SessionCode, SessionReply
@@ -20,8 +19,7 @@ class SessionKey(NamedTuple):
     session: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """One session's part of an ExtendInput: rows from base_len on, then a tree if there is a shape."""
 
     round: int
@@ -36,8 +34,7 @@ class Ask:
         return self.base_len + len(self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """What one step does for one session. shape: the tree that the session's ask wants once the rows are in."""
 
     base_len: int

@@ -100,7 +100,7 @@ class DeviceDrafter:
             self._extend.run(pieces)
 
     def _grow(self, items: Sequence[ExtendItem], copy: _NodesCopy) -> list[int]:
-        """Launches the growth of each item's tree; the items' indices in the order in which the trees will come."""
+        """Launches the growth of each item's tree; the items' places in the order in which the trees will come."""
         order = []
         for shape, growers in self._group(items).items():
             most = self._growth.max_group(shape)
@@ -108,12 +108,12 @@ class DeviceDrafter:
                 some = growers[start : start + most]
                 is_noised = any(g.item.propose is not None and g.item.propose.temperature > 0 for g in some)
                 copy.add(self._growth.run(some, shape, is_noised=is_noised))
-                order += [grower.index for grower in some]
+                order += [grower.place for grower in some]
         return order
 
     def _group(self, items: Sequence[ExtendItem]) -> dict[GrowthShape, list[Grower]]:
         groups: dict[GrowthShape, list[Grower]] = {}
-        for index, item in enumerate(items):
+        for place, item in enumerate(items):
             params = item.propose
             assert params is not None
             room = min(item.room, MAX_SCRATCH_NODES)  # more is never asked for
@@ -123,7 +123,7 @@ class DeviceDrafter:
                 fit = self._fit(item, room)
                 if len(self._fits) < _MAX_FITS:
                     self._fits[key] = fit
-            groups.setdefault(fit.laid_out, []).append(Grower(index, item, fit.shape))
+            groups.setdefault(fit.laid_out, []).append(Grower(place, item, fit.shape))
         return groups
 
     def _fit(self, item: ExtendItem, room: int) -> _Fit:

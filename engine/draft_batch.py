@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -66,11 +66,21 @@ class PendingTrees(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows [start, stop) of the item at that index, for one forward."""
+class TreeSource(Protocol):
+    """What a Drafter and a DeviceDrafter have in common for a service."""
 
-    index: int
+    def begin(self, items: Sequence[ExtendItem]) -> PendingTrees:
+        """Begins to write the rows of all items, and to grow a tree for each that asks for one.
+
+        At most two may be under way at a time.
+        """
+        ...
+
+
+class Piece(NamedTuple):
+    """Rows [start, stop) of an item, for one forward. place: the item's among those of the call."""
+
+    place: int
     item: ExtendItem
     start: int
     stop: int
@@ -98,11 +108,11 @@ def split_rows(items: Sequence[ExtendItem], max_rows: int) -> Iterator[list[Piec
     """The rows of all items, in order, at most max_rows a forward."""
     pieces: list[Piece] = []
     room = max_rows
-    for index, item in enumerate(items):
+    for place, item in enumerate(items):
         start, num_rows = 0, len(item.tokens)
         while start < num_rows:
             stop = min(num_rows, start + room)
-            pieces.append(Piece(index, item, start, stop))
+            pieces.append(Piece(place, item, start, stop))
             room -= stop - start
             start = stop
             if room == 0:

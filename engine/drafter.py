@@ -68,7 +68,7 @@ class Drafter:
                 batch=batch.attention,
             )
             for piece, row in zip(pieces, batch.last_rows, strict=True):
-                last[piece.index] = hidden[row]
+                last[piece.place] = hidden[row]
         return last
 
     def _grow(self, items: Sequence[ExtendItem], hidden: Tensor) -> list[DraftTree]:

@@ -61,7 +61,7 @@ class ExtendForward:
         self._replays[key] = capture(partial(self._launch, *key))
 
     def run(self, pieces: Sequence[Piece]) -> None:
-        """One forward of at most max_rows rows. MUTATES the cache, and last_hidden at the indices of items that ask."""
+        """One forward of at most max_rows rows. MUTATES the cache, and last_hidden at the places of items that ask."""
         batch = row_batch(pieces)
         num_rows, num_pieces = len(batch.tokens), len(pieces)
         bucket = next(size for size in self._buckets if size >= num_rows)
@@ -75,7 +75,7 @@ class ExtendForward:
         ):
             column[: len(values)] = values
             column[len(values) :] = padding
-        columns[4, :num_pieces] = [piece.index if piece.gives_tree else spare_place for piece in pieces]
+        columns[4, :num_pieces] = [piece.place if piece.gives_tree else spare_place for piece in pieces]
         columns[4, num_pieces:] = spare_place
         self._rows.send(columns.size)
         self._send_features(pieces, num_rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,11 +33,10 @@ class GrowthKey:
     is_noised: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Grower:
-    """The item at that index, with the tree that it is to get."""
+class Grower(NamedTuple):
+    """An item, the place of its last hidden state, and the tree that it is to get."""
 
-    index: int
+    place: int
     item: ExtendItem
     shape: GrowthShape
 
@@ -243,7 +243,7 @@ def _grower_row(grower: Grower) -> tuple[int, int, int, int, int, int, int, floa
     item, shape = grower.item, grower.shape
     assert item.propose is not None
     return (
-        grower.index,
+        grower.place,
         int(item.tokens[-1]),
         item.committed_len,
         shape.num_steps,

@@ -1,0 +1,85 @@
+"""A head that computes nothing under a real DeviceDrafter: what ``bench.host_draft`` times is left."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from engine.device_drafter import DeviceDrafter, DrafterLimits
+from engine.draft_batch import ExtendItem, PendingTrees
+from engine.graph_capture import Launch
+from engine.pool import HeadCache
+from kernels.growth import GrowingTrees
+from kernels.ops import AttentionBuffers, AttentionLimits
+from kernels.reference.ops import ReferenceOps
+from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
+from paceline.tree import DraftTree
+from paceline.types import TreeShape
+
+HIDDEN, VOCAB, PAGE_SIZE = 4096, 49152, 16
+SHAPE = TreeShape(5, 4, 16)
+_DRAFT_VOCAB = 16384
+_HEADS, _KV_HEADS, _HEAD_DIM = 32, 8, 128
+
+
+class _HostOps(ReferenceOps):
+    """With the attention buffers of a GPU, whose host work is a part of the launch."""
+
+    def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
+        return TritonAttentionBuffers(limits, self.device)
+
+
+class StampedDrafter:
+    """A DeviceDrafter whose graphs replay nothing, but note when: ``stamps_s`` of the thread's clock.
+
+    A round's stamps: rows launched, growth launched, trees asked for. Every tree has all its nodes, and no sense.
+    """
+
+    def __init__(self, num_pages: int, *, max_sessions: int) -> None:
+        self.stamps_s: list[float] = []
+        limits = DrafterLimits(max(512, 2 * max_sessions), max_sessions)
+        nothing = torch.zeros(1)
+        self._drafter = DeviceDrafter(_idle_model(), HeadCache(nothing, nothing, num_pages, PAGE_SIZE), limits)
+        self._drafter.capture([SHAPE], self._capture)
+
+    def begin(self, items: Sequence[ExtendItem]) -> PendingTrees:
+        return _Stamped(self._drafter.begin(items), self._stamp)
+
+    def _capture(self, launch: Launch) -> Launch:
+        trees = launch.args[0] if isinstance(launch, functools.partial) else None
+        if isinstance(trees, GrowingTrees):
+            trees.nodes.fill_(SHAPE.num_draft_tokens)
+        return self._stamp
+
+    def _stamp(self) -> None:
+        self.stamps_s.append(time.thread_time())
+
+
+@dataclass(frozen=True, slots=True)
+class _Stamped:
+    pending: PendingTrees
+    stamp: Launch
+
+    def trees(self) -> list[DraftTree | None]:
+        self.stamp()
+        return self.pending.trees()
+
+
+def _idle_model() -> Any:
+    """What a DeviceDrafter asks of a HeadModel, less the forward."""
+    config = SimpleNamespace(
+        hidden_size=HIDDEN, num_heads=_HEADS, num_kv_heads=_KV_HEADS, head_dim=_HEAD_DIM, draft_vocab_size=_DRAFT_VOCAB
+    )
+    return SimpleNamespace(
+        config=config,
+        dtype=torch.bfloat16,
+        device=torch.device("cpu"),
+        ops=_HostOps(),
+        all_target_ids=torch.arange(_DRAFT_VOCAB),
+    )
