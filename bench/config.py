@@ -34,7 +34,7 @@ class BenchConfig(FleetFlags):
         ("1",), help="requests in flight, one or more numbers; each ended one is replaced"
     )
     min_requests: int | None = flag(
-        None, help="requests of a run at least, by taking prompts again; unset: 4 times the concurrency above 1"
+        None, help="requests of a run, or 4 for each in flight where that is more; unset: all prompts at least once"
     )
     client_processes: int = flag(0, help="processes that send; 0: by concurrency and cores")
     dtype: str | None = flag(
@@ -84,11 +84,9 @@ class BenchConfig(FleetFlags):
         return tuple(int(part) for part in self.concurrency)
 
     def num_requests(self, concurrency: int, num_prompts: int) -> int:
-        """Of a run: every prompt at least once."""
-        least = self.min_requests
-        if least is None:
-            least = _REQUESTS_IN_FLIGHT * concurrency if concurrency > 1 else 0
-        return max(num_prompts, least)
+        """Of a run, which takes the prompts again where it needs more. One stream is steady with any number."""
+        least = _REQUESTS_IN_FLIGHT * concurrency if concurrency > 1 else 1
+        return max(least, num_prompts if self.min_requests is None else self.min_requests)
 
     def variants(self) -> tuple[Variant, ...]:
         """Those to compare, in their order. Raises ConfigError, or InvalidInputError for a shape that no tree has."""

@@ -14,7 +14,7 @@ from bench.chat_prompt import ChatPrompt
 from bench.config import BenchConfig
 from bench.load_generator import LoadGenerator, processes_for
 from bench.outcome import Run
-from bench.prompts import load_prompts, short_enough, spread
+from bench.prompts import load_prompts, short_enough, shuffled, spread
 from bench.round_profile import RoundProfile, profile_of
 from bench.round_sampler import RoundSampler, SampledRound
 from bench.workload import Variant, Workload
@@ -65,7 +65,8 @@ def choose_prompts(config: BenchConfig) -> list[str]:
     if config.max_prompt_tokens is not None:
         template = ChatPrompt(config.model_path)
         prompts = short_enough(prompts, lambda text: len(template.ids(text)), limit=config.max_prompt_tokens)
-    return spread(prompts, config.num_prompts)
+    prompts = spread(prompts, config.num_prompts)
+    return prompts if config.min_requests is None else shuffled(prompts)
 
 
 def measure_services(config: BenchConfig, prompts: Sequence[str]) -> Measurement:

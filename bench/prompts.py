@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline.errors import InvalidInputError
+
+_ORDER_SEED = 0
 
 
 def load_prompts(path: str) -> list[str]:
@@ -34,6 +37,11 @@ def spread(prompts: Sequence[str], count: int | None) -> list[str]:
     if count is None or count >= len(prompts):
         return list(prompts)
     return [prompts[i * len(prompts) // count] for i in range(count)]
+
+
+def shuffled(prompts: Sequence[str]) -> list[str]:
+    """The same order each time, so that a run of a few takes some of every kind."""
+    return random.Random(_ORDER_SEED).sample(prompts, len(prompts))
 
 
 def _prompt(line: str, where: str) -> str:

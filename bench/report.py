@@ -97,7 +97,9 @@ def first_difference(runs: Sequence[Run], num_prompts: int | None = None) -> dic
     reference = runs[0].outcomes[:num_prompts] if runs else ()
     for run in runs[1:]:
         for number, other in enumerate(run.outcomes):
-            index = number % len(reference)
+            index = number % (num_prompts or len(reference))
+            if index >= len(reference):
+                continue  # the first run was too short for this prompt
             ours, theirs = _tokens(reference[index]), _tokens(other)
             if ours != theirs:
                 position = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)

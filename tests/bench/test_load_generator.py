@@ -160,3 +160,15 @@ def test_the_markdown_table_has_a_row_a_variant_and_a_column_a_concurrency():
 def test_a_flag_that_cannot_be_is_named(flags, words, capsys):
     assert main(flags) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "counts"), [([], [3, 8]), (["--min-requests", "2"], [2, 8]), (["--min-requests", "10"], [10, 10])]
+)
+def test_a_run_has_all_prompts_or_as_many_requests_as_asked(router, prompts, tmp_path, flags, counts):
+    out = tmp_path / "out.json"
+    fixed = ["--compare", "plain", "--concurrency", "1,2", "--prompts", prompts, "--json", str(out)]
+    assert main(["--router", router.address, *fixed, *flags]) == 0
+    document = json.loads(out.read_text())
+    assert [run["requests"] for run in document["runs"]] == counts
+    assert document["identical_outputs"] is True
