@@ -52,7 +52,8 @@ class RouterServiceServicer(object):
     """
 
     def Generate(self, request, context):
-        """Streams text and tokens as they come. Cancelling the call aborts the request.
+        """Streams text and tokens as they come. Cancelling the call aborts the request. RESOURCE_EXHAUSTED carries
+        retry-after-ms in its trailing metadata: milliseconds after which to try again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

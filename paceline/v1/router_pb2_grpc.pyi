@@ -85,7 +85,9 @@ class RouterServiceStub(typing.Generic[_RouterServiceGenerateType, _RouterServic
     ], channel: grpc.aio.Channel) -> None: ...
 
     Generate: _RouterServiceGenerateType
-    """Streams text and tokens as they come. Cancelling the call aborts the request."""
+    """Streams text and tokens as they come. Cancelling the call aborts the request. RESOURCE_EXHAUSTED carries
+    retry-after-ms in its trailing metadata: milliseconds after which to try again.
+    """
 
     GetInfo: _RouterServiceGetInfoType
     """The router, its fleet and its limits."""
@@ -110,7 +112,9 @@ class RouterServiceServicer(metaclass=abc.ABCMeta):
         request: paceline.v1.router_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[paceline.v1.router_pb2.GenerateResponse], collections.abc.AsyncIterator[paceline.v1.router_pb2.GenerateResponse]]:
-        """Streams text and tokens as they come. Cancelling the call aborts the request."""
+        """Streams text and tokens as they come. Cancelling the call aborts the request. RESOURCE_EXHAUSTED carries
+        retry-after-ms in its trailing metadata: milliseconds after which to try again.
+        """
 
     @abc.abstractmethod
     def GetInfo(
