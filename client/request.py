@@ -55,11 +55,18 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class GenerateOptions:
-    """What a request may carry besides prompt and sampling."""
+    """What a request may carry besides prompt and sampling.
+
+    The highest priority (-10 to 10) of a tenant's requests leaves the router's queue first. deadline_s: seconds to the
+    last token; a request that cannot be done in them ends with DeadlineError, or CapacityError where the queue is why.
+    """
 
     speculation: Speculation = None
     request_id: str = ""
     skip_special_tokens: bool = True
+    tenant: str = ""
+    priority: int | None = None
+    deadline_s: float | None = None
 
 
 def build_request(prompt: Prompt, sampling: Sampling, options: GenerateOptions) -> router_pb2.GenerateRequest:
@@ -69,6 +76,9 @@ def build_request(prompt: Prompt, sampling: Sampling, options: GenerateOptions) 
             sampling_params=common_pb2.SamplingParams(**sampling.given()),
             request_id=options.request_id,
             skip_special_tokens=options.skip_special_tokens,
+            tenant=options.tenant or None,
+            priority=options.priority,
+            deadline_s=options.deadline_s,
         )
         _set_prompt(request, prompt)
     except (TypeError, ValueError) as error:

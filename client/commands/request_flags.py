@@ -37,7 +37,7 @@ class TreeFlags:
 
 @dataclass(frozen=True, slots=True)
 class RequestFlags(TreeFlags):
-    """How a request is drawn and whether it speculates."""
+    """How a request is drawn, whether it speculates, and how it wants to be served."""
 
     router: str = flag(DEFAULT_ROUTER, help="address of the router")
     max_tokens: int | None = flag(None, help="new tokens at most; unset: 128")
@@ -48,6 +48,11 @@ class RequestFlags(TreeFlags):
     seed: int | None = flag(None, help="the same seed gives the same tokens; unset: the router draws one")
     stop_token_ids: tuple[str, ...] = flag((), help="token ids that end the answer, comma-separated")
     ignore_eos: bool = flag(False, help="go on past the model's end token")
+    tenant: str = flag("", help="whose request it is: the router shares the fleet fairly between tenants")
+    priority: int | None = flag(
+        None, help="-10 to 10; the highest of a tenant's requests leaves the queue first; unset: 0"
+    )
+    deadline_s: float | None = flag(None, help="seconds to the last token; a request that takes longer fails")
     speculation: bool = flag(True, help="let the router speculate; --no-speculation is plain decoding")
 
     def sampling(self) -> Sampling:
@@ -68,7 +73,9 @@ class RequestFlags(TreeFlags):
         if shape is not None and not self.speculation:
             raise ConfigError("--no-speculation and a tree's shape exclude each other: leave one out")
         speculation: Speculation = shape if self.speculation else False
-        return GenerateOptions(speculation=speculation)
+        return GenerateOptions(
+            speculation=speculation, tenant=self.tenant, priority=self.priority, deadline_s=self.deadline_s
+        )
 
 
 def parse_ids(parts: tuple[str, ...], flag_name: str) -> tuple[int, ...]:
