@@ -1,0 +1,126 @@
+"""TargetPolicy: the adaptive policy of one target: what it reports goes in, the ladders that changed come out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.types import TreeShape
+from router.acceptance import AcceptanceModel, RoundsSeen
+from router.cost_model import CostModel, StepSeen
+from router.goodput import Prompts
+from router.planner import Ladder, PlannerSettings, Situation, TargetPlanner
+
+PLAN_INTERVAL_S = 0.1  # between two looks at the plan; one takes a millisecond or two
+
+_RATE_S = 1.0  # over which prompts are counted
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One step of a target as it reports it; counts are for all routers together."""
+
+    decoding: int  # requests past their prompt
+    rows: int
+    prefill_tokens: int
+    requests: int  # that verified in it
+    drafted: int  # of them with more than one node
+    context_tokens: int
+    step_ms: float
+    wait_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReport:
+    """One round of one request that asked for a tree."""
+
+    key: Hashable
+    shape: TreeShape
+    accepted: int
+    late: bool
+
+
+class TargetPolicy:
+    """Cheap a step, dear a plan: rounds and times gather, and are worked in when a plan is made."""
+
+    def __init__(self, model: AcceptanceModel, costs: CostModel, settings: PlannerSettings, *, now_s: float) -> None:
+        self.model = model
+        self.costs = costs
+        self._planner = TargetPlanner(model, costs, settings)
+        self._rounds: list[RoundReport] = []
+        self._growth: TreeShape | None = None  # of the rounds seen last
+        self._decoding = 0
+        self._context_tokens = 0.0  # of one request
+        self._prompt_steps = 0.0  # faded counts over _RATE_S
+        self._prompt_tokens = 0.0
+        self._heard_s = now_s
+        self._planned_s = -math.inf
+        self.num_drafts = 1
+        self.plan(now_s)
+
+    @property
+    def joined(self) -> bool:
+        """Whether all that the target runs should step together with the trees."""
+        return self._planner.joined
+
+    def start(self, key: Hashable, now_s: float) -> Ladder:
+        """The ladder for a request that begins."""
+        return self._planner.add(key, now_s)
+
+    def end(self, key: Hashable) -> None:
+        """Again is fine."""
+        self._planner.remove(key)
+
+    def take_step(self, report: StepReport, now_s: float) -> None:
+        self._decoding = report.decoding
+        self._count_prompts(report, now_s)
+        if not report.rows:
+            return
+        if report.requests:
+            self._context_tokens = report.context_tokens / report.requests
+        self.costs.observe_step(StepSeen(report.rows, report.requests, report.context_tokens, report.step_ms))
+        is_pure = report.drafted == report.requests and not report.prefill_tokens
+        if is_pure and report.wait_ms > 0 and report.drafted and self._growth is not None:
+            self.costs.observe_wait(self._growth, max(1, report.drafted // self.num_drafts), report.wait_ms)
+
+    def take_round(self, report: RoundReport) -> None:
+        """Rounds of requests that have ended, and of shapes that no menu has, are left out."""
+        self._rounds.append(report)
+
+    def is_due(self, now_s: float) -> bool:
+        return now_s - self._planned_s >= PLAN_INTERVAL_S
+
+    def plan(self, now_s: float) -> dict[Hashable, Ladder]:
+        """Works in what was reported. Returns the ladders that are other ones from now on."""
+        self._planned_s = now_s
+        self._learn()
+        situation = Situation(self._decoding, self._context_tokens, self.num_drafts, self._prompts())
+        return self._planner.plan(situation, now_s)
+
+    def _learn(self) -> None:
+        rounds, self._rounds = self._rounds, []
+        index = self.model.menu.index
+        known = [
+            (slot, index[r.shape], r.accepted, r.late)
+            for r in rounds
+            if (slot := self._planner.slot(r.key)) is not None and r.shape in index
+        ]
+        if not known:
+            return
+        slots, shapes, accepted, late = (np.array(column) for column in zip(*known, strict=True))
+        self._growth = self.model.menu.growth_of(int(shapes[-1]))
+        self.model.observe(RoundsSeen(slots, shapes, accepted, late), self._planner.skills)
+
+    def _count_prompts(self, report: StepReport, now_s: float) -> None:
+        keep = math.exp(-max(0.0, now_s - self._heard_s) / _RATE_S)
+        self._heard_s = now_s
+        self._prompt_steps = self._prompt_steps * keep + (report.prefill_tokens > 0)
+        self._prompt_tokens = self._prompt_tokens * keep + report.prefill_tokens
+
+    def _prompts(self) -> Prompts:
+        if self._prompt_steps < 1e-3:
+            return Prompts()
+        return Prompts(self._prompt_steps / _RATE_S, self._prompt_tokens / self._prompt_steps)
