@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.pages import PageTable, pages_for
-from engine.tree_links import derive_links
+from engine.tree_links import links_of
 from kernels.ops import AttentionBatch, TreeBatch
 from paceline.tree import DraftTree
 
@@ -135,22 +135,26 @@ class StepBuilder:
         page_ids = _concat(self._page_ids, np.int32)
         is_causal = np.array(self._is_causal, np.bool_)
         q_indptr, page_indptr = _indptr(num_rows), _indptr(-(-(base + num_rows) // self._page_size))
-        request = np.repeat(np.arange(len(num_rows)), num_rows)
-        local = np.arange(len(tokens)) - q_indptr[request]
-        lies_at = base[request] + local
-        pages = page_ids[page_indptr[request] + lies_at // self._page_size].astype(np.int64)
-        links = derive_links(_concat(self._parents, np.int32), q_indptr)
-        causal_rows = is_causal[request]
-        positions = np.where(causal_rows, lies_at, base[request] + links.depths).astype(np.int32)
-
-        samples = np.array(self._samples, np.bool_)
-        is_node = samples[request] & (~causal_rows | (local == num_rows[request] - 1))
-        logit_rows = np.flatnonzero(is_node).astype(np.int32)
-        node_counts = np.where(is_causal, 1, num_rows)[samples]
+        request = np.arange(len(num_rows)).repeat(num_rows)
+        first_row = q_indptr[request]
+        local = np.arange(len(tokens)) - first_row
+        starts_at = base[request]
+        page, offset = np.divmod(starts_at + local, self._page_size)
+        links = links_of(_concat(self._parents, np.int32), local, first_row)
+        positions = (starts_at + links.depths).astype(np.int32)
+        ancestors, logit_rows, node_indptr = links.ancestors, np.arange(len(tokens), dtype=np.int32), q_indptr
+        if True in self._is_causal:
+            causal_rows = is_causal[request]
+            positions = np.where(causal_rows, starts_at + local, positions).astype(np.int32)
+            ancestors = np.where(causal_rows, np.uint64(0), ancestors)
+            samples = np.array(self._samples, np.bool_)
+            is_node = samples[request] & (~causal_rows | (local == num_rows[request] - 1))
+            logit_rows = np.flatnonzero(is_node).astype(np.int32)
+            node_indptr = _indptr(np.where(is_causal, 1, num_rows)[samples])
         return StepPlan(
             tokens=tokens,
             positions=positions,
-            slots=pages * self._page_size + lies_at % self._page_size,
+            slots=page_ids[page_indptr[request] + page] * np.int64(self._page_size) + offset,
             attention=AttentionBatch(
                 q_indptr=q_indptr,
                 prefix_len=base.astype(np.int32),
@@ -158,13 +162,13 @@ class StepBuilder:
                 page_indptr=page_indptr,
                 page_ids=page_ids,
                 is_causal=is_causal,
-                ancestors=np.where(causal_rows, np.uint64(0), links.ancestors),
+                ancestors=ancestors,
                 page_size=self._page_size,
                 batch_invariant=self._batch_invariant,
             ),
             logit_rows=logit_rows,
             trees=TreeBatch(
-                node_indptr=_indptr(node_counts),
+                node_indptr=node_indptr,
                 tokens=tokens[logit_rows],
                 positions=positions[logit_rows],
                 first_child=links.first_child[logit_rows],
@@ -201,7 +205,7 @@ def compaction(table: PageTable, committed_len: int, path: np.ndarray) -> tuple[
 
 def _indptr(counts: np.ndarray) -> np.ndarray:
     indptr = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=indptr[1:])
+    counts.cumsum(out=indptr[1:])
     return indptr
 
 

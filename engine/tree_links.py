@@ -19,13 +19,19 @@ class TreeLinks:
 
 def derive_links(parents: np.ndarray, node_indptr: np.ndarray) -> TreeLinks:
     """parents: [nodes] local index, root -1, parents[i] < i; tree r is [node_indptr[r], node_indptr[r + 1])."""
-    num_nodes = len(parents)
     starts = np.repeat(node_indptr[:-1], np.diff(node_indptr))
-    flat = np.arange(num_nodes)
-    local = flat - starts
+    return links_of(parents, np.arange(len(parents)) - starts, starts)
+
+
+def links_of(parents: np.ndarray, local: np.ndarray, starts: np.ndarray) -> TreeLinks:
+    """As ``derive_links``, of nodes whose local index and whose tree's first node are known: int64 [nodes] each."""
+    num_nodes = len(parents)
     is_child = parents >= 0
-    if np.array_equal(parents, local - 1):
-        return _links_of_chains(local, is_child)
+    if not is_child.any():
+        return _links_of_roots(num_nodes)
+    if (parents == local - 1).all():
+        return _links_of_chains(local)
+    flat = np.arange(num_nodes)
     up = np.where(is_child, parents + starts, flat)
 
     bits = np.uint64(1) << local.astype(np.uint64)
@@ -50,9 +56,15 @@ def derive_links(parents: np.ndarray, node_indptr: np.ndarray) -> TreeLinks:
     return TreeLinks(depths, ancestors, first_child, next_sibling)
 
 
-def _links_of_chains(local: np.ndarray, is_child: np.ndarray) -> TreeLinks:
-    """Of trees that are one chain each, single nodes included: what most steps are made of."""
-    last = np.uint64(1) << local.astype(np.uint64)
-    first_child = np.full(len(local), -1, np.int32)
-    first_child[:-1][is_child[1:]] = local[1:][is_child[1:]]
-    return TreeLinks(local.astype(np.int32), last | (last - np.uint64(1)), first_child, np.full_like(first_child, -1))
+def _links_of_roots(num_nodes: int) -> TreeLinks:
+    none = np.full(num_nodes, -1, np.int32)
+    return TreeLinks(np.zeros(num_nodes, np.int32), np.ones(num_nodes, np.uint64), none, none)
+
+
+def _links_of_chains(local: np.ndarray) -> TreeLinks:
+    none = np.full(len(local), -1, np.int32)
+    first_child = none.copy()
+    children = np.flatnonzero(local)
+    first_child[children - 1] = local[children]
+    ancestors = (np.uint64(2) << local.astype(np.uint64)) - np.uint64(1)  # of the 64th node: 0 - 1, all bits
+    return TreeLinks(local.astype(np.int32), ancestors, first_child, none)

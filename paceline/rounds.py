@@ -86,7 +86,4 @@ class VerifyColumns:
 
     def trees(self) -> list[DraftTree]:
         """The trees, one a session. Raises WireError for the first that is none."""
-        stops = np.cumsum(self.num_tokens)
-        starts = stops - self.num_tokens
-        pairs = zip(starts.tolist(), stops.tolist(), strict=True)
-        return [DraftTree(self.draft_token[start:stop], self.parents[start:stop]) for start, stop in pairs]
+        return DraftTree.many(self.draft_token, self.parents, self.num_tokens)

@@ -11,6 +11,8 @@ from paceline.errors import WireError
 
 MAX_NODES = 64
 
+_FEW_TREES = 8  # up to here they are checked faster one by one
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DraftTree:
@@ -47,6 +49,20 @@ class DraftTree:
     def chain(cls, tokens: Sequence[int]) -> DraftTree:
         """A chain, root first."""
         return cls(np.asarray(tokens, np.int32), np.arange(-1, len(tokens) - 1, dtype=np.int32))
+
+    @classmethod
+    def many(cls, tokens: np.ndarray, parents: np.ndarray, num_nodes: np.ndarray) -> list[DraftTree]:
+        """Trees laid end to end: int32 [nodes], int32 [nodes] local indices, int64 [b]. Raises WireError for the first
+        that is none.
+
+        Many are checked all at once: one by one 256 trees of 8 nodes took 3 ms (`python -m bench.host_path`).
+        """
+        stops = num_nodes.cumsum()
+        bounds = list(zip((stops - num_nodes).tolist(), stops.tolist(), strict=True))
+        if len(bounds) < _FEW_TREES or not _are_trees(tokens, parents, num_nodes):
+            return [cls(tokens[start:stop], parents[start:stop]) for start, stop in bounds]
+        tokens, parents = np.ascontiguousarray(tokens, np.int32), np.ascontiguousarray(parents, np.int32)
+        return [_checked(tokens[start:stop], parents[start:stop]) for start, stop in bounds]
 
     @property
     def num_nodes(self) -> int:
@@ -85,6 +101,26 @@ class DraftTree:
             links[node] = latest[parent]
             latest[parent] = node
         return links
+
+
+def _checked(tokens: np.ndarray, parents: np.ndarray) -> DraftTree:
+    tree = object.__new__(DraftTree)
+    object.__setattr__(tree, "tokens", tokens)
+    object.__setattr__(tree, "parents", parents)
+    return tree
+
+
+def _are_trees(tokens: np.ndarray, parents: np.ndarray, num_nodes: np.ndarray) -> bool:
+    """Whether each of them would pass ``_check``."""
+    if num_nodes.size == 0 or int(num_nodes.min()) < 1 or int(num_nodes.max()) > MAX_NODES:
+        return False
+    tree = np.arange(len(num_nodes)).repeat(num_nodes)
+    local = np.arange(len(tokens)) - (num_nodes.cumsum() - num_nodes)[tree]
+    in_order = (parents < local) & (parents >= np.minimum(local - 1, 0))  # -1 at roots alone
+    if not in_order.all() or int(tokens.min()) < 0:
+        return False
+    siblings = (tree * (MAX_NODES + 1) + parents + 1) * 2**31 + tokens
+    return len(np.unique(siblings)) == len(siblings)
 
 
 def _check(tokens: np.ndarray, parents: np.ndarray) -> None:

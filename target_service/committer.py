@@ -9,6 +9,7 @@ import numpy as np
 from kernels.ops import WalkResult
 from paceline.types import FinishReason
 from target_service.request_desk import RequestDesk
+from target_service.sequence import StepPath
 from target_service.sequence_table import Moves, SequenceTable
 from target_service.speculation_stats import AcceptanceWindow
 from target_service.step_plan import PlannedStep
@@ -25,15 +26,16 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """The tokens of a walk, flat, and where they belong. entry: tree of the plan; depth: 0 is the token at its root's
-    successor."""
+    """The tokens of a walk, flat, and where they belong."""
 
     ids: np.ndarray  # int32 [n]
-    entry: np.ndarray  # int64 [n]
-    depth: np.ndarray  # int64 [n]
+    entry: np.ndarray  # int64 [n], tree of the plan
+    rows: np.ndarray  # int64 [n], of the table
+    depth: np.ndarray  # int64 [n], of the node that each was drawn at
+    roots: np.ndarray  # int64 [n], position of the tree's root
 
     def __getitem__(self, kept: np.ndarray) -> _Tokens:
-        return _Tokens(self.ids[kept], self.entry[kept], self.depth[kept])
+        return _Tokens(self.ids[kept], self.entry[kept], self.rows[kept], self.depth[kept], self.roots[kept])
 
 
 class Committer:
@@ -52,22 +54,25 @@ class Committer:
         """
         table, rows = self._table, planned.rows
         trees = planned.plan.trees
-        roots = trees.node_indptr[:-1]
-        base = trees.positions[roots].astype(np.int64)
+        first_nodes = trees.node_indptr[:-1]
+        base = trees.positions[first_nodes].astype(np.int64)
         counts = walk.accept_length.astype(np.int64) + 1
-        entry = np.repeat(np.arange(len(rows)), counts)
-        starts = np.cumsum(counts) - counts
-        tokens = _Tokens(walk.verified_id, entry, np.arange(len(entry)) - starts[entry])
+        starts = counts.cumsum() - counts
+        entry = np.arange(len(rows)).repeat(counts)
+        depth = np.arange(len(entry)) - starts[entry]
+        tokens = _Tokens(walk.verified_id, entry, rows[entry], depth, base[entry])
         if len(entry) > len(rows):
-            table.moves = _moves(table, rows, base, walk.accepted_indices - roots[entry], tokens)
-        kept, ends = self._ends(rows, base, counts, tokens)
+            table.moves = _moves(table, walk.accepted_indices - first_nodes[entry], tokens)
+        kept, ends = self._ends(table.limit[rows] - 1 - base, counts, tokens)
         if ends:
-            tokens = tokens[tokens.depth < kept[entry]]
-        table.tokens[rows[tokens.entry], base[tokens.entry] + 1 + tokens.depth] = tokens.ids
+            tokens = tokens[depth < kept[entry]]
+        table.tokens[tokens.rows, tokens.roots + tokens.depth + 1] = tokens.ids
         table.committed_len[rows] = base + counts
         table.last_step[rows] = step
-        table.rounds[rows[: planned.num_decoding]] += 1
-        self._note_speculation(planned, walk, base=base, starts=starts, step=step)
+        table.counts.add_rounds(rows[: planned.num_decoding], late=rows[planned.late])
+        if planned.num_speculating:
+            self._note_trees(planned, walk.accept_length)
+            _note_paths(planned, walk, starts=starts, step=step)
         for chunk in planned.due.chunks:
             if chunk.is_last:
                 self._requests.begin_decoding(chunk.seq)
@@ -79,17 +84,16 @@ class Committer:
         return Committed(len(tokens.ids), list(ends))
 
     def _ends(
-        self, rows: np.ndarray, base: np.ndarray, counts: np.ndarray, tokens: _Tokens
+        self, allowed: np.ndarray, counts: np.ndarray, tokens: _Tokens
     ) -> tuple[np.ndarray, dict[int, FinishReason]]:
-        """How many tokens of each tree are kept, and which requests end: at the first stop token or at the limit.
+        """How many of each tree's tokens are kept, and which requests end: at the first stop token or at the limit.
 
-        A stop token at the last allowed place is a stop.
+        A stop token at the last allowed place is a stop. allowed: int64 [b], tokens up to the limit.
         """
-        allowed = self._table.limit[rows] - 1 - base
-        stops = np.flatnonzero(self._table.stops_at(rows[tokens.entry], tokens.ids))
-        full = np.flatnonzero(counts >= allowed)
-        if not len(stops) and not len(full):
+        is_stop, is_full = self._table.stops_at(tokens.rows, tokens.ids), counts >= allowed
+        if not is_stop.any() and not is_full.any():
             return counts, {}
+        stops, full = np.flatnonzero(is_stop), np.flatnonzero(is_full)
         kept = np.minimum(counts, allowed)
         ends = dict.fromkeys(full.tolist(), FinishReason.LENGTH)
         for number, depth in zip(tokens.entry[stops].tolist(), tokens.depth[stops].tolist(), strict=True):
@@ -98,26 +102,13 @@ class Committer:
                 kept[number] = depth + 1
         return kept, ends
 
-    def _note_speculation(
-        self, planned: PlannedStep, walk: WalkResult, *, base: np.ndarray, starts: np.ndarray, step: int
-    ) -> None:
-        """Which rows of the step each drafted request committed, and how far its tree was right."""
-        num_speculating = planned.num_speculating
-        if num_speculating == 0:
-            return
-        accepted = walk.accept_length[:num_speculating].tolist()
-        columns = zip(planned.seqs, base.tolist(), starts.tolist(), accepted, strict=False)
-        for seq, path_base, start, accept_length in columns:
-            seq.path_step, seq.path_base = step, path_base
-            seq.path_rows = walk.accepted_indices[start : start + accept_length + 1]
-        in_trees: list[int] = []
-        for turn, accept_length in zip(planned.due.trees, accepted, strict=False):
-            if turn.tree.num_nodes > 1:
-                turn.seq.stats.count(num_nodes=turn.tree.num_nodes, accept_length=accept_length)
-                in_trees.append(accept_length)
-        self._window.extend(in_trees)
-        for seq in planned.late:
-            seq.stats.late_rounds += 1
+    def _note_trees(self, planned: PlannedStep, accept_length: np.ndarray) -> None:
+        """How far each tree was right."""
+        num_nodes = np.diff(planned.plan.trees.node_indptr[: len(planned.due.trees) + 1])
+        trees = np.flatnonzero(num_nodes > 1)
+        accepted = accept_length[trees]
+        self._table.counts.add_trees(planned.rows[trees], num_nodes=num_nodes[trees], accept_length=accepted)
+        self._window.extend(accepted.tolist())
 
     def _emit(self, rows: np.ndarray, base: np.ndarray, counts: np.ndarray, token_ids: np.ndarray) -> None:
         if not len(rows):
@@ -133,10 +124,21 @@ class Committer:
             self._requests.batch(stream).deltas.append(everything.of(streams == stream))
 
 
-def _moves(table: SequenceTable, rows: np.ndarray, base: np.ndarray, path: np.ndarray, tokens: _Tokens) -> Moves:
-    """path: int [n], the local node of each token's parent; node path[i] belongs at its depth."""
+def _note_paths(planned: PlannedStep, walk: WalkResult, *, starts: np.ndarray, step: int) -> None:
+    """Which rows of the step each request that speculates has committed."""
+    num_speculating = planned.num_speculating
+    first_nodes = planned.plan.trees.node_indptr[: num_speculating + 1].tolist()
+    roots = planned.plan.trees.positions
+    begins, lengths = starts[:num_speculating].tolist(), walk.accept_length[:num_speculating].tolist()
+    for number, (seq, start, length) in enumerate(zip(planned.seqs, begins, lengths, strict=False)):
+        base = roots.item(first_nodes[number])
+        rows = walk.accepted_indices[start : start + length + 1]
+        seq.path = StepPath(step, base, rows, stop_row=first_nodes[number + 1])
+
+
+def _moves(table: SequenceTable, path: np.ndarray, tokens: _Tokens) -> Moves:
+    """path: int [n], local index of the node that each token was drawn at; it belongs at its depth."""
     moved = np.flatnonzero(path != tokens.depth)
-    entry = tokens.entry[moved]
-    of, start = rows[entry], base[entry]
-    src = table.slots_at(of, start + path[moved])
-    return Moves(of, src, table.slots_at(of, start + tokens.depth[moved]))
+    rows, roots = tokens.rows[moved], tokens.roots[moved]
+    src = table.slots_at(rows, roots + path[moved])
+    return Moves(rows, src, table.slots_at(rows, roots + tokens.depth[moved]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from target_service.draft_desk import DraftDesk
 from target_service.draft_orders import DraftOrders
-from target_service.draft_rows import RowSender
+from target_service.draft_rows import MAX_RIDING_ROWS, RowSender
 from target_service.shape_now import shape_now
 
 MAX_SYNC_INFLIGHT = 8  # unacknowledged Sync messages of one link
@@ -41,6 +41,7 @@ class DraftAsker:
             session = seq.draft or desk.attach(seq, asking.now_s)
             if session is None or not session.may_ask:
                 continue
+            committed_len = seq.committed_len
             state = desk.drafts[session.address]
             shape = shape_now(seq, num_decoding=asking.num_decoding, context_length=self._context_length)
             if shape is not None:
@@ -48,19 +49,16 @@ class DraftAsker:
                     worth_asking[session.address] = state.patience.may_ask()
                 shape = shape if worth_asking[session.address] else None
             num_free = MAX_SYNC_INFLIGHT - state.sync_inflight
-            num_syncs = rows.sync(seq, session, proposes=shape is not None, num_free=num_free)
+            num_syncs = rows.sync(seq, committed_len, proposes=shape is not None, num_free=num_free)
             if num_syncs:
                 state.sync_inflight += num_syncs
                 state.synced_at_s = asking.now_s
-            if shape is not None and rows.can_ride(seq, session):
-                base = session.sent_len
-                session.ask(
-                    seq.committed_len,
-                    max_nodes=shape.num_draft_tokens,
-                    now_s=asking.now_s,
-                    deadline_s=asking.now_s + asking.deadline_s,
-                )
-                rows.ask(seq, session, base=base, shape=shape, step=asking.step)
+            base = session.sent_len
+            if shape is not None and committed_len - base <= MAX_RIDING_ROWS:
+                deadline_s = asking.now_s + asking.deadline_s
+                max_nodes = shape.num_draft_tokens
+                session.ask(committed_len, max_nodes=max_nodes, now_s=asking.now_s, deadline_s=deadline_s)
+                rows.ask(seq, base, shape=shape, step=asking.step)
         rows.start_read()
 
     def take_orders(self) -> dict[str, DraftOrders]:

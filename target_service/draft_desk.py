@@ -45,6 +45,7 @@ class DraftDesk:
         self._timeout_s = timeout_s
         self._has_features = has_features
         self._last_session = 0
+        self._look_at_s = 0.0  # for hung drafts
 
     @property
     def followed(self) -> Collection[Sequence]:
@@ -103,10 +104,10 @@ class DraftDesk:
     def on_link_down(self, event: LinkDown) -> None:
         """Its requests go on without; one log line and one count a loss."""
         state = self.drafts.setdefault(event.at.draft, DraftState())
-        num_sessions = 0
+        num_requests = 0
         if event.at.epoch == state.epoch:
-            num_sessions = len(state.sessions)
             self._drop_sessions(state)
+            num_requests, state.num_dropped = state.num_dropped, 0
             state.connected = False
         self._metrics.draft_lost(event.at.draft, event.reason)
         _log.warning(
@@ -114,7 +115,7 @@ class DraftDesk:
             event.at.draft,
             event.reason.value,
             event.message,
-            num_sessions,
+            num_requests,
         )
 
     def on_link_gone(self, event: LinkGone) -> None:
@@ -128,14 +129,18 @@ class DraftDesk:
         if state is None:
             return
         state.heard_at_s = now_s
+        verdicts: list[TreeVerdict] = []
         for number, arrived in zip(event.sessions, event.trees, strict=True):
             seq = state.sessions.get(number)
             if seq is None or seq.draft is None:
-                self._metrics.tree(TreeVerdict.LATE)
+                verdicts.append(TreeVerdict.LATE)
                 continue
-            verdict = seq.draft.on_tree(arrived, committed_len=seq.committed_len, root_token=seq.root_token)
-            self._metrics.tree(verdict)
+            committed_len = seq.committed_len
+            root_token = seq.table.tokens.item(seq.row, committed_len)
+            verdict = seq.draft.on_tree(arrived, committed_len=committed_len, root_token=root_token)
             state.patience.note(in_time=verdict is TreeVerdict.USED)
+            verdicts.append(verdict)
+        self._metrics.trees(verdicts)
 
     def on_answers(self, event: SessionsAnswered, now_s: float) -> None:
         state = self._living(event.at)
@@ -166,8 +171,12 @@ class DraftDesk:
     def check_hung(self, now_s: float) -> None:
         """Gives up a connection on which nothing came for the timeout while an answer was due.
 
-        A single session that is left without an answer for twice as long is opened anew.
+        A single session that is left without an answer for twice as long is opened anew. Looks a hundred times within
+        the timeout at most, however often it is called.
         """
+        if now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + self._timeout_s / 100
         for address, state in self.drafts.items():
             if not state.connected:
                 continue
@@ -207,6 +216,7 @@ class DraftDesk:
         return state if state is not None and state.connected and state.epoch == at.epoch else None
 
     def _drop_sessions(self, state: DraftState) -> None:
+        state.num_dropped += len(state.sessions)
         for seq in list(state.sessions.values()):
             self._forget(seq)
 

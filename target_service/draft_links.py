@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from target_service.draft_link import DraftLink, LinkIdentity
 from target_service.draft_orders import DraftOrders
@@ -17,6 +18,10 @@ class DraftLinks:
         self._identity = identity
         self._put = put
         self._links: dict[str, DraftLink] = {}
+
+    def introduce_as(self, name: str) -> None:
+        """What drafts call this target, in the links that are opened from now on."""
+        self._identity = replace(self._identity, name=name)
 
     def send(self, address: str, orders: DraftOrders) -> None:
         """Opens the link where it is new, or had given up."""

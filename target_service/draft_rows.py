@@ -30,22 +30,17 @@ class _Asks:
     verified_id: list[np.ndarray] = field(default_factory=list)
     rows: list[np.ndarray] = field(default_factory=list)  # of the step, or slots of the pool
 
-    def add(self, session: DraftSession, base: int, shape: TreeShape) -> None:
-        self.session.append(session.session)
-        self.round.append(session.round)
-        self.base_committed_len.append(base)
-        self.shapes.append(shape)
-
     def columns(self, features: RawTensor) -> ExtendColumns:
+        shapes = np.array([(s.num_steps, s.eagle_topk, s.num_draft_tokens) for s in self.shapes], np.int64)
         return ExtendColumns(
             session=np.array(self.session, np.uint64),
             round=np.array(self.round, np.int64),
             base_committed_len=np.array(self.base_committed_len, np.int64),
-            num_tokens=np.array([len(ids) for ids in self.verified_id], np.int64),
+            num_tokens=np.array([len(rows) for rows in self.rows], np.int64),
             propose=np.ones(len(self.session), np.bool_),
-            num_steps=np.array([shape.num_steps for shape in self.shapes], np.int64),
-            eagle_topk=np.array([shape.eagle_topk for shape in self.shapes], np.int64),
-            num_draft_tokens=np.array([shape.num_draft_tokens for shape in self.shapes], np.int64),
+            num_steps=shapes[:, 0],
+            eagle_topk=shapes[:, 1],
+            num_draft_tokens=shapes[:, 2],
             verified_id=np.concatenate(self.verified_id),
             hidden_states=features,
         )
@@ -93,17 +88,16 @@ class RowSender:
         """False without a head: then nothing can be drafted."""
         return self._features.row_bytes > 0
 
-    def sync(self, seq: Sequence, session: DraftSession, *, proposes: bool, num_free: int) -> int:
+    def sync(self, seq: Sequence, committed_len: int, *, proposes: bool, num_free: int) -> int:
         """Orders at most num_free Sync messages with the rows that should not wait for an ask or not ride along with
         it; returns how many.
 
         Past the prompt the newest row stays behind: an ask needs one row at least to start its tree from.
         """
-        if not session.may_sync:
-            return 0
-        committed_len = seq.committed_len
+        session = seq.draft
+        assert session is not None
         least = 1 if not seq.is_decoding else (MAX_RIDING_ROWS if proposes else FLUSH_ROWS) + 1
-        if committed_len - session.sent_len < least:
+        if committed_len - session.sent_len < least or not session.may_sync:
             return 0
         stop = committed_len - 1 if seq.is_decoding else committed_len
         count = 0
@@ -116,20 +110,23 @@ class RowSender:
             count += 1
         return count
 
-    def can_ride(self, seq: Sequence, session: DraftSession) -> bool:
-        """Whether all rows that are left fit into the ask's own message."""
-        return seq.committed_len - session.sent_len <= MAX_RIDING_ROWS
-
-    def ask(self, seq: Sequence, session: DraftSession, *, base: int, shape: TreeShape, step: int) -> None:
-        """The ask that the session has just opened, with the rows [base, committed_len). step: the last one."""
-        rows = seq.path_from(base, step=step)
-        if rows is None or int(rows.max(initial=-1)) >= self._features.num_copied:
-            asks = self._late_of(session).asks
-            rows = seq.slots(base, seq.committed_len)
-        else:
+    def ask(self, seq: Sequence, base: int, *, shape: TreeShape, step: int) -> None:
+        """The ask that the request's session has just opened, with the rows [base, asked_len). step: the last one."""
+        session, path = seq.draft, seq.path
+        assert session is not None
+        verified_id = seq.tokens[base + 1 : session.asked_len + 1]
+        if path.step == step and path.base <= base and path.stop_row <= self._features.num_copied:
             asks = self._ready.get(session.address) or self._ready.setdefault(session.address, _Asks())
-        asks.add(session, base, shape)
-        asks.verified_id.append(seq.tokens[base + 1 : seq.committed_len + 1].copy())
+            rows = path.rows[base - path.base :]
+        else:
+            asks = self._late_of(session).asks
+            rows = seq.slots(base, session.asked_len)
+            verified_id = verified_id.copy()  # another request may have the row by then
+        asks.session.append(session.session)
+        asks.round.append(session.round)
+        asks.base_committed_len.append(base)
+        asks.shapes.append(shape)
+        asks.verified_id.append(verified_id)
         asks.rows.append(rows)
 
     def take_ready(self) -> dict[str, ExtendColumns]:

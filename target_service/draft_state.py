@@ -16,6 +16,7 @@ class DraftState:
     connected: bool = False
     draining: bool = False
     sessions: dict[int, Sequence] = field(default_factory=dict)
+    num_dropped: int = 0  # sessions that ended with the connection, until its loss is reported
     sync_inflight: int = 0
     heard_at_s: float = 0.0  # when it answered last
     synced_at_s: float = 0.0  # when rows last went by Sync
@@ -27,6 +28,7 @@ class DraftState:
         self.epoch = epoch
         self.connected = True
         self.draining = False
+        self.num_dropped = 0
         self.sync_inflight = 0
         self.heard_at_s = now_s
         self.open_after_s = now_s

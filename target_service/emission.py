@@ -6,11 +6,11 @@ import enum
 from dataclasses import dataclass, field
 
 from paceline.errors import PacelineError
+from paceline.stats import SpeculationStats
 from paceline.types import FinishReason
 from target_service.credits import Grant
 from target_service.load import Load
 from target_service.round_record import RoundRecord
-from target_service.speculation_stats import RequestStats
 from target_service.token_columns import TokenColumns
 
 
@@ -26,7 +26,7 @@ class ReturnReason(enum.Enum):
 class Finished:
     request: int
     reason: FinishReason
-    stats: RequestStats | None
+    stats: SpeculationStats | None
     error: PacelineError | None = None  # with FinishReason.ERROR
 
 
@@ -34,7 +34,7 @@ class Finished:
 class Returned:
     request: int
     reason: ReturnReason
-    stats: RequestStats | None
+    stats: SpeculationStats | None
 
 
 @dataclass(slots=True)

@@ -164,10 +164,12 @@ class EngineLoop:
 
     def _ask_drafts(self, now_s: float) -> None:
         parts = self._parts
-        num_decoding = parts.requests.num_decoding
-        self._hand_over_late()
-        parts.asker.advance(Asking(now_s, self._step, parts.deadline.seconds(num_decoding), num_decoding))
         self._has_asked = True
+        if not parts.drafts.followed:
+            return
+        self._hand_over_late()
+        num_decoding = parts.requests.num_decoding
+        parts.asker.advance(Asking(now_s, self._step, parts.deadline.seconds(num_decoding), num_decoding))
 
     def _hand_over_orders(self) -> None:
         orders = self._parts.asker.take_orders()

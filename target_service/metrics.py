@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
+from collections.abc import Iterable
+
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -83,8 +86,9 @@ class TargetMetrics:
         if was_running:
             self._preemptions.inc()
 
-    def tree(self, verdict: TreeVerdict) -> None:
-        self._trees.labels(verdict.value).inc()
+    def trees(self, verdicts: Iterable[TreeVerdict]) -> None:
+        for verdict, count in Counts(verdicts).items():
+            self._trees.labels(verdict.value).inc(count)
 
     def draft_lost(self, draft: str, reason: LossReason) -> None:
         self._losses.labels(draft, reason.value).inc()

@@ -9,6 +9,7 @@ import grpc
 
 from engine.pages import PageAllocator, PageTable
 from paceline.errors import PacelineError
+from paceline.stats import SpeculationStats
 from paceline.tree import MAX_NODES
 from paceline.types import FinishReason
 from target_service.credits import CreditBook
@@ -142,15 +143,15 @@ class RequestDesk:
 
     def finish(self, key: RequestKey, reason: FinishReason, error: PacelineError | None = None) -> None:
         """Ends a running request; its tokens are in the emission or went before."""
-        seq = self._release(key)
-        self.batch(key.stream).finishes.append(Finished(key.request, reason, seq.stats, error))
+        stats = self._release(key)
+        self.batch(key.stream).finishes.append(Finished(key.request, reason, stats, error))
         self._metrics.finished(reason.value)
 
     def return_all(self, reason: ReturnReason) -> None:
         """Gives every running request back to its router."""
         for key in list(self.sequences):
-            seq = self._release(key)
-            self.batch(key.stream).returns.append(Returned(key.request, reason, seq.stats))
+            stats = self._release(key)
+            self.batch(key.stream).returns.append(Returned(key.request, reason, stats))
             self._metrics.returned(reason.value, was_running=True)
 
     def batch(self, stream: int) -> StreamBatch:
@@ -198,13 +199,15 @@ class RequestDesk:
         self.sequences[request.key] = seq
         self._drafts.follow(seq)
 
-    def _release(self, key: RequestKey) -> Sequence:
+    def _release(self, key: RequestKey) -> SpeculationStats:
+        """What speculation did for the request, whose pages, row, session and credits go back."""
         seq = self.sequences.pop(key)
+        stats = seq.stats
         self.num_decoding -= seq.is_decoding
         self._drafts.leave(seq)
         seq.close()
         self.credits.give_back(key.stream, self._costs.pop(key))
-        return seq
+        return stats
 
     def _return(self, key: RequestKey, reason: ReturnReason) -> None:
         self.batch(key.stream).returns.append(Returned(key.request, reason, None))

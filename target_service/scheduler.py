@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from paceline.tree import DraftTree
 from target_service.sequence import Sequence
@@ -17,8 +18,7 @@ class Limits:
     chunked_prefill_size: int  # prompt tokens
 
 
-@dataclass(frozen=True, slots=True)
-class TreeTurn:
+class TreeTurn(NamedTuple):
     """A request in decode, with the tree that its draft proposed."""
 
     seq: Sequence

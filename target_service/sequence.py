@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from engine.pages import PageTable
+from paceline.stats import SpeculationStats
 from paceline.types import FinishReason, SamplingParams, SpeculationDecision
 from target_service.draft_session import DraftSession
 from target_service.request import Request, RequestKey
 from target_service.sequence_table import SequenceTable
-from target_service.speculation_stats import RequestStats
+
+
+class StepPath(NamedTuple):
+    """What a request committed in a step, as rows of that step."""
+
+    step: int
+    base: int  # committed_len before it
+    rows: np.ndarray  # int32 [n]: of the positions [base, base + n)
+    stop_row: int  # past all of the request's rows
 
 
 class Sequence:
@@ -28,13 +39,10 @@ class Sequence:
         "limit",
         "pages",
         "params",
-        "path_base",
-        "path_rows",
-        "path_step",
+        "path",
         "prefill_len",
         "prompt_len",
         "row",
-        "stats",
         "stop_ids",
         "table",
     )
@@ -57,10 +65,7 @@ class Sequence:
         self.row = table.add(request, pages.page_ids, limit=limit, stop_ids=self.stop_ids)
         self.is_decoding = False
         self.draft: DraftSession | None = None
-        self.stats = RequestStats()
-        self.path_step = 0  # the step that it last speculated in
-        self.path_base = 0  # committed_len before that step
-        self.path_rows = np.zeros(0, np.int32)  # the rows of that step that it committed
+        self.path = StepPath(0, 0, np.zeros(0, np.int32), 0)  # of the step that it last speculated in
 
     @property
     def committed_len(self) -> int:
@@ -77,15 +82,15 @@ class Sequence:
         return self.table.last_step.item(self.row)
 
     @property
+    def stats(self) -> SpeculationStats:
+        """What speculation did for it so far. To be asked before ``close``."""
+        return self.table.counts.of(self.row)
+
+    @property
     def tokens(self) -> np.ndarray:
         """int32 [context length]: a view of prompt and output, and of what is not written yet."""
         view: np.ndarray = self.table.tokens[self.row]
         return view
-
-    @property
-    def root_token(self) -> int:
-        """The token at position committed_len."""
-        return self.table.tokens.item(self.row, self.committed_len)
 
     def slots(self, start: int, stop: int) -> np.ndarray:
         """int64 [stop - start]: where KV and features of the committed positions lie now."""
@@ -97,16 +102,9 @@ class Sequence:
             slots[row] = moves.src[mine][move]
         return slots
 
-    def path_from(self, base: int, *, step: int) -> np.ndarray | None:
-        """int32: the step's rows that hold the positions [base, committed_len), or None where not all are of it."""
-        if self.path_step != step or base < self.path_base:
-            return None
-        return self.path_rows[base - self.path_base :]
-
     def close(self) -> None:
         """Frees the pages and the row. Once."""
         self.table.remove(self.row)
-        self.stats.rounds = self.table.rounds.item(self.row)
         self.pages.close()
 
 

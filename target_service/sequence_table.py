@@ -12,6 +12,7 @@ from kernels.ops import SamplingBatch
 from paceline.tree import MAX_NODES
 from paceline.types import SamplingParams
 from target_service.request import Request
+from target_service.speculation_stats import RoundCounts
 
 _NO_TOKEN = -1
 _SAMPLING = ("seed", "temperature", "top_k", "top_p", "min_p")
@@ -49,7 +50,7 @@ class SequenceTable:
         self.request = np.zeros(num_rows, np.uint64)  # its number on the stream
         self.stop_ids = np.full((num_rows, 1), _NO_TOKEN, np.int32)  # padded; as wide as the most that a request has
         self.last_step = np.zeros(num_rows, np.int64)  # the step that it last took part in
-        self.rounds = np.zeros(num_rows, np.int64)  # verify rounds so far
+        self.counts = RoundCounts(num_rows)
         self.moves = Moves.none()
         self._sampling = sampling_batch([SamplingParams()] * num_rows)
         self._free = list(range(num_rows - 1, -1, -1))
@@ -66,7 +67,7 @@ class SequenceTable:
         self.limit[row] = limit
         self.stream[row], self.request[row] = request.key
         self.last_step[row] = 0
-        self.rounds[row] = 0
+        self.counts.reset(row)
         self._set_stop_ids(row, stop_ids)
         sampling = sampling_batch([request.params])
         for name in _SAMPLING:

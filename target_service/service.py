@@ -123,6 +123,7 @@ class TargetService:
     async def start(self) -> int:
         """Returns the port, ready. Raises ConfigError where it is taken."""
         port = await self._rpc.start(self._config.host, self._config.port)
+        self._links.introduce_as(f"{self._config.host}:{port}")
         self._thread.start()
         await self._rpc.set_ready(True)
         return port

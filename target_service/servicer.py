@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from paceline.errors import PacelineError, WireError
+from paceline.errors import PacelineError, UnavailableError, WireError
 from paceline.peer_stream import first_message, refuse
 from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc, verify_pb2
 from target_service.codec import Edge, encode_batch, encode_load
@@ -18,6 +19,8 @@ from target_service.round_codec import encode_round
 from target_service.router_streams import RouterStream
 
 SERVICE_NAME = target_pb2.DESCRIPTOR.services_by_name["TargetService"].full_name
+
+_log = logging.getLogger(__name__)
 
 
 class TargetServicer(target_pb2_grpc.TargetServiceServicer):
@@ -89,6 +92,9 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
             stream.end()
         except (PacelineError, DecodeError) as error:
             stream.end(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the router must not wait for a stream nobody reads
+            _log.exception("reading a router's stream failed")
+            stream.end(UnavailableError(f"the target cannot read this stream any more: {error}"))
 
 
 async def _check_hello(requests: AsyncIterator[target_pb2.ServeRequest]) -> None:

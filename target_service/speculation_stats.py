@@ -8,73 +8,82 @@ from collections.abc import Iterable
 import numpy as np
 
 from paceline.stats import SpeculationStats
+from paceline.tree import MAX_NODES
 
 WINDOW_ROUNDS = 256
 
 
-class RequestStats:
-    """Counts of one request's verify rounds. accepted_by_depth[d - 1]: rounds that accepted at least d drafts."""
+class RoundCounts:
+    """Counts of each request's verify rounds, columns over the rows of a SequenceTable."""
 
-    __slots__ = (
-        "accepted_by_depth",
-        "accepted_drafts",
-        "late_rounds",
-        "proposed_drafts",
-        "rounds",
-        "speculative_rounds",
-    )
+    def __init__(self, num_rows: int) -> None:
+        self._rounds = np.zeros(num_rows, np.int64)
+        self._late_rounds = np.zeros(num_rows, np.int64)
+        self._proposed = np.zeros(num_rows, np.int64)
+        self._accepted = np.zeros((num_rows, MAX_NODES), np.int64)  # rounds of a tree by drafts accepted
 
-    def __init__(self) -> None:
-        self.speculative_rounds = 0
-        self.rounds = 0  # known at the request's end: till then the SequenceTable counts
-        self.accepted_drafts = 0
-        self.proposed_drafts = 0
-        self.late_rounds = 0
-        self.accepted_by_depth: list[int] = []
+    def reset(self, row: int) -> None:
+        for column in (self._rounds, self._late_rounds, self._proposed, self._accepted):
+            column[row] = 0
 
-    def snapshot(self) -> SpeculationStats:
-        """The counts as they are now."""
+    def add_rounds(self, rows: np.ndarray, *, late: np.ndarray) -> None:
+        """One round of each of the rows. late: those of them whose tree did not come in time."""
+        self._rounds[rows] += 1
+        self._late_rounds[late] += 1
+
+    def add_trees(self, rows: np.ndarray, *, num_nodes: np.ndarray, accept_length: np.ndarray) -> None:
+        """Of those rounds the ones that verified more than one node, the root included."""
+        self._proposed[rows] += num_nodes - 1
+        self._accepted[rows, accept_length] += 1
+
+    def of(self, row: int) -> SpeculationStats:
+        """One request's counts as they are now."""
+        accepted = self._accepted[row]
+        at_least = accepted[::-1].cumsum()[::-1]  # entry d: rounds that accepted d drafts or more
+        by_depth = at_least[1 : np.count_nonzero(at_least)].tolist()
         return SpeculationStats(
-            speculative_rounds=self.speculative_rounds,
-            rounds=self.rounds,
-            accepted_drafts=self.accepted_drafts,
-            proposed_drafts=self.proposed_drafts,
-            accepted_by_depth=tuple(self.accepted_by_depth),
-            late_rounds=self.late_rounds,
+            speculative_rounds=int(at_least[0]),
+            rounds=self._rounds.item(row),
+            accepted_drafts=sum(by_depth),
+            proposed_drafts=self._proposed.item(row),
+            accepted_by_depth=tuple(by_depth),
+            late_rounds=self._late_rounds.item(row),
         )
-
-    def count(self, *, num_nodes: int, accept_length: int) -> None:
-        """One round that verified num_nodes nodes, more than one, the root included."""
-        self.speculative_rounds += 1
-        self.accepted_drafts += accept_length
-        self.proposed_drafts += num_nodes - 1
-        missing = accept_length - len(self.accepted_by_depth)
-        if missing > 0:
-            self.accepted_by_depth += [0] * missing
-        for depth in range(accept_length):
-            self.accepted_by_depth[depth] += 1
 
 
 class AcceptanceWindow:
     """The accepted lengths of the target's last WINDOW_ROUNDS speculative rounds."""
 
     def __init__(self) -> None:
-        self._accepted: deque[int] = deque(maxlen=WINDOW_ROUNDS)
+        self._accepted: deque[int] = deque()
+        self._rounds_by_length = [0] * MAX_NODES
+        self._sum = 0
 
     def __len__(self) -> int:
         return len(self._accepted)
 
     def extend(self, accept_lengths: Iterable[int]) -> None:
-        self._accepted.extend(accept_lengths)
+        for accept_length in accept_lengths:
+            self._accepted.append(accept_length)
+            self._count(accept_length, 1)
+        while len(self._accepted) > WINDOW_ROUNDS:
+            self._count(self._accepted.popleft(), -1)
 
     def mean_accepted_length(self) -> float:
         """Mean of accept_length + 1; 0 without a round."""
-        return float(np.mean(self._accepted)) + 1.0 if self._accepted else 0.0
+        return self._sum / len(self._accepted) + 1.0 if self._accepted else 0.0
 
     def accepted_by_depth(self) -> list[float]:
         """Entry d - 1: share of the rounds that accepted at least d drafts."""
-        if not self._accepted:
-            return []
-        counts = np.bincount(self._accepted)
-        at_least = counts[::-1].cumsum()[::-1]
-        return (at_least[1:] / len(self._accepted)).tolist()
+        shares: list[float] = []
+        at_least = len(self._accepted)
+        for rounds in self._rounds_by_length:
+            at_least -= rounds
+            if at_least == 0:
+                break
+            shares.append(at_least / len(self._accepted))
+        return shares
+
+    def _count(self, accept_length: int, rounds: int) -> None:
+        self._rounds_by_length[accept_length] += rounds
+        self._sum += rounds * accept_length

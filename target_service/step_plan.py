@@ -23,17 +23,9 @@ class PlannedStep:
     due: Schedule
     seqs: list[Sequence]  # one a tree of the plan
     rows: np.ndarray  # int64: their rows of the table
-    late: list[Sequence]  # decoding requests whose tree did not come in time
-
-    @property
-    def num_speculating(self) -> int:
-        """The plan's first trees, of requests whose drafts are going to want some of their rows."""
-        return len(self.due.trees) + len(self.due.missing)
-
-    @property
-    def num_decoding(self) -> int:
-        """The plan's first trees; the rest are the last rows of prompts."""
-        return self.num_speculating + len(self.due.plain)
+    num_speculating: int  # the plan's first trees: drafts are going to want some of their rows
+    num_decoding: int  # those and the other decoding requests; the rest are the last rows of prompts
+    late: list[int]  # those whose tree did not come in time
 
     @property
     def num_drafted_rows(self) -> int:
@@ -51,33 +43,39 @@ def plan_step(due: Schedule, table: SequenceTable) -> PlannedStep:
     moves = table.take_moves()
     if len(moves.src):
         builder.move(moves.src, moves.dst)
-    decoding = [turn.seq for turn in due.trees] + due.missing + due.plain
-    if decoding:
-        builder.add_trees(_tree_rows(due, decoding, table))
-    ending: list[Sequence] = []
+    ending = [chunk.seq for chunk in due.chunks if chunk.is_last]
+    seqs = [*(turn.seq for turn in due.trees), *due.missing, *due.plain, *ending]
+    rows = np.array([seq.row for seq in seqs], np.int64)
+    num_decoding = len(seqs) - len(ending)
+    if num_decoding:
+        builder.add_trees(_tree_rows(due, table, rows[:num_decoding]))
     for chunk in due.chunks:
         tokens = chunk.seq.tokens[chunk.start : chunk.stop]
         builder.add_chunk(chunk.seq.pages, tokens, chunk.start, sample=chunk.is_last)
-        if chunk.is_last:
-            ending.append(chunk.seq)
-    seqs = decoding + ending
-    rows = np.array([seq.row for seq in seqs], np.int64)
-    late = [seq for seq in due.missing if seq.draft is not None and seq.draft.is_asking]
-    return PlannedStep(builder.build(), table.sampling(rows), due, seqs, rows, late)
-
-
-def _tree_rows(due: Schedule, decoding: list[Sequence], table: SequenceTable) -> TreeRows:
-    rows = np.array([seq.row for seq in decoding], np.int64)
-    committed_len = table.committed_len[rows]
-    num_trees = len(due.trees)
-    num_nodes = np.ones(len(rows), np.int64)
-    num_nodes[:num_trees] = [turn.tree.num_nodes for turn in due.trees]
-    roots = table.tokens[rows[num_trees:], committed_len[num_trees:]]
-    num_pages = -(-(committed_len + num_nodes) // table.page_size)
-    return TreeRows(
-        tokens=np.concatenate([*(turn.tree.tokens for turn in due.trees), roots]),
-        parents=np.concatenate([*(turn.tree.parents for turn in due.trees), np.full(len(roots), -1, np.int32)]),
-        num_nodes=num_nodes,
-        committed_len=committed_len,
-        page_ids=table.pages_of(rows, num_pages),
+    missing = enumerate(due.missing, start=len(due.trees))
+    late = [number for number, seq in missing if seq.draft is not None and seq.draft.is_asking]
+    return PlannedStep(
+        plan=builder.build(),
+        sampling=table.sampling(rows),
+        due=due,
+        seqs=seqs,
+        rows=rows,
+        num_speculating=len(due.trees) + len(due.missing),
+        num_decoding=num_decoding,
+        late=late,
     )
+
+
+def _tree_rows(due: Schedule, table: SequenceTable, rows: np.ndarray) -> TreeRows:
+    """rows: of the decoding requests in the schedule's order."""
+    trees = [turn.tree for turn in due.trees]
+    committed_len = table.committed_len[rows]
+    num_nodes = np.ones(len(rows), np.int64)
+    tokens = table.tokens[rows, committed_len]
+    parents = np.full(len(rows), -1, np.int32)
+    if trees:
+        num_nodes[: len(trees)] = [tree.num_nodes for tree in trees]
+        tokens = np.concatenate([*(tree.tokens for tree in trees), tokens[len(trees) :]])
+        parents = np.concatenate([*(tree.parents for tree in trees), parents[len(trees) :]])
+    num_pages = (committed_len + num_nodes + table.page_size - 1) // table.page_size
+    return TreeRows(tokens, parents, num_nodes, committed_len, table.pages_of(rows, num_pages))

@@ -53,8 +53,9 @@ class StepRunner:
 
     def enter_thread(self) -> None:
         """To be called once by the thread that is going to launch: CUDA's current device is each thread's own."""
-        if self.is_asynchronous:
-            torch.cuda.set_device(self._model.device)
+        device = self._model.device
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)
 
     def launch(self, plan: StepPlan, sampling: SamplingBatch, *, num_feature_rows: int = 0) -> PendingStep:
         """sampling: one entry for each tree of the plan. MUTATES the cache. Waits for no device but the CPU.

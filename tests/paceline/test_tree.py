@@ -96,3 +96,38 @@ def test_cousins_may_carry_the_same_token():
 def test_what_is_no_tree_is_refused(tokens, parents, words):
     with pytest.raises(WireError, match=words):
         DraftTree(np.array(list(tokens)), np.array(list(parents)))
+
+
+def flat(trees: list[DraftTree]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    tokens, parents = (np.concatenate([getattr(tree, name) for tree in trees]) for name in ("tokens", "parents"))
+    return tokens, parents, np.array([tree.num_nodes for tree in trees])
+
+
+@given(st.lists(trees(), min_size=1, max_size=20))
+def test_many_trees_at_once_are_those_of_each_alone(made: list[DraftTree]) -> None:
+    again = DraftTree.many(*flat(made))
+    assert [(tree.tokens.tolist(), tree.parents.tolist()) for tree in again] == [
+        (tree.tokens.tolist(), tree.parents.tolist()) for tree in made
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 7, 15])
+@pytest.mark.parametrize(
+    ("tokens", "parents", "message"),
+    [
+        ([5, 6], [0, 0], "the root's parent is 0"),
+        ([5, 6, 7], [-1, -1, 0], "must come before it"),
+        ([5, 6, 7], [-1, 2, 0], "must come before it"),
+        ([5, -6], [-1, 0], "negative token"),
+        ([5, 6, 6], [-1, 0, 0], "same token"),
+        ([], [], "a tree has 0 nodes"),
+        (list(range(65)), list(range(-1, 64)), "a tree has 65 nodes"),
+    ],
+)
+def test_one_wrong_tree_among_many_is_refused(number: int, tokens: list[int], parents: list[int], message: str) -> None:
+    good = DraftTree(np.array([5, 6, 7, 6]), np.array([-1, 0, 0, 1]))
+    columns = [[good.tokens] * 16, [good.parents] * 16, [4] * 16]
+    for column, value in zip(columns, (tokens, parents, len(tokens)), strict=True):
+        column[number] = np.array(value, np.int32) if isinstance(value, list) else value
+    with pytest.raises(WireError, match=message):
+        DraftTree.many(np.concatenate(columns[0]), np.concatenate(columns[1]), np.array(columns[2]))

@@ -259,7 +259,7 @@ def test_a_sync_that_does_not_join_up_is_sent_again(loop, head_draft):
     assert output.finish.stats.speculative_rounds > 0
 
 
-def test_a_connection_without_an_answer_for_the_timeout_is_given_up(loop, head_draft):
+def test_a_connection_without_an_answer_for_the_timeout_is_given_up(loop, head_draft, caplog):
     head_draft.silent = True
     params = dataclasses.replace(LONG, max_tokens=60)
     output = loop.submit(50, random_prompt(5), params=params, decision=always(TREE))
@@ -272,6 +272,7 @@ def test_a_connection_without_an_answer_for_the_timeout_is_given_up(loop, head_d
     head_draft.lose(LossReason.HUNG)
     loop.turn()
     assert loop.metric("paceline_target_draft_losses_total", draft=DRAFT, reason="hung") == 1
+    assert "1 requests decode plainly" in caplog.text
 
 
 def test_a_hung_draft_is_given_up_long_before_a_long_deadline(make_loop, head_proposer):

@@ -167,6 +167,26 @@ async def test_the_last_round_can_be_inspected_and_watched(serve_target):
         assert set(view.timings_ms) == {"plan", "forward", "sample", "host", "commit", "extend"}
 
 
+async def test_a_step_of_prompts_alone_does_not_replace_the_last_round_of_decoding(serve_target):
+    async with serve_target() as target:
+        router = await target.connect()
+        await router.submit(submission(1, random_prompt(9)))
+        await router.finish(1)
+        await router.submit(submission(2, random_prompt(9), max_tokens=1))
+        await router.finish(2)
+        reply = await target.stub.InspectRound(target_pb2.TargetServiceInspectRoundRequest())
+        assert list(reply.round.verify_output.verified_id) == router.got[1].tokens[-1:]
+
+
+async def test_a_bug_in_reading_a_stream_ends_it_and_is_logged(serve_target, monkeypatch, caplog):
+    async with serve_target() as target:
+        router = await target.connect()
+        monkeypatch.setattr("target_service.codec.Edge.decode", None)
+        await router.send(cancel=target_pb2.Cancel(requests=[1]))
+        assert await router.status() is grpc.StatusCode.UNAVAILABLE
+        assert "reading a router's stream failed" in caplog.text
+
+
 async def test_get_info_shows_the_target_and_its_load(serve_target):
     async with serve_target() as target:
         router = await target.connect()

@@ -1,10 +1,12 @@
 """How long a tree is worth waiting for: (expected accepted length - 1) plain steps."""
 
+import numpy as np
 import pytest
 
+from paceline.stats import SpeculationStats
 from target_service.deadline import MIN_ROUNDS, StepTimes, TreeDeadline
 from target_service.patience import Patience
-from target_service.speculation_stats import AcceptanceWindow, RequestStats
+from target_service.speculation_stats import WINDOW_ROUNDS, AcceptanceWindow, RoundCounts
 
 
 def deadline(*accepted: int, fixed_ms: float | None = None) -> TreeDeadline:
@@ -46,13 +48,26 @@ def test_acceptance_by_depth_is_the_share_of_rounds_that_got_so_far():
     assert window.accepted_by_depth() == [0.75, 0.5, 0.5]
 
 
-def test_a_requests_stats_add_up_the_rounds_that_verified_a_tree():
-    stats = RequestStats()
-    stats.count(num_nodes=16, accept_length=3)
-    stats.count(num_nodes=6, accept_length=1)
-    stats.count(num_nodes=6, accept_length=0)
-    assert stats.speculative_rounds == 3
-    assert (stats.accepted_drafts, stats.proposed_drafts, stats.accepted_by_depth) == (4, 25, [2, 1, 1])
+def test_the_window_forgets_the_oldest_rounds():
+    window = AcceptanceWindow()
+    window.extend([5] * 100)
+    window.extend([1, 0] * (WINDOW_ROUNDS // 2))
+    assert len(window) == WINDOW_ROUNDS
+    assert window.mean_accepted_length() == pytest.approx(1.5)
+    assert window.accepted_by_depth() == [0.5]
+
+
+def test_counts_of_rounds_are_each_requests_own():
+    counts = RoundCounts(3)
+    both, first, nobody = np.array([2, 0]), np.array([2]), np.zeros(0, np.int64)
+    counts.add_rounds(both, late=nobody)
+    counts.add_trees(both, num_nodes=np.array([16, 6]), accept_length=np.array([3, 0]))
+    counts.add_rounds(both, late=np.array([0]))
+    counts.add_trees(first, num_nodes=np.array([6]), accept_length=np.array([1]))
+    assert counts.of(2) == SpeculationStats(2, 2, 4, 20, (2, 1, 1), 0)
+    assert counts.of(0) == SpeculationStats(1, 2, 0, 5, (), 1)
+    counts.reset(2)
+    assert (counts.of(2), counts.of(1)) == (SpeculationStats(), SpeculationStats())
 
 
 def test_a_draft_in_time_is_always_asked():
