@@ -147,7 +147,6 @@ class Dispatcher:
 
     def on_ready(self, link: TargetLink) -> None:
         self._speculation.forget_load(link)
-        self._pacing.forget(link)
         self._speculation.take_load(link)
         self._schedule_pump()
 
@@ -156,7 +155,7 @@ class Dispatcher:
             self._metrics.generation_tokens.inc(new_tokens)
         if link.ready and link.info is not None:
             self._room.heard(link.info.model_fingerprint)
-        self._pacing.take_load(link, new_tokens=new_tokens)
+        self._pacing.take_step(link, new_tokens=new_tokens)
         self._speculation.take_load(link)
         if opened and self.queue:
             self._schedule_pump()
@@ -168,6 +167,7 @@ class Dispatcher:
         self._retry(link, live, reason)
 
     def on_lost(self, link: TargetLink, lives: list[LiveRequest]) -> None:
+        self._pacing.forget(link)
         if lives:
             _log.warning("target %s is lost; %d requests go elsewhere", link.address, len(lives))
         for live in reversed(lives):

@@ -52,7 +52,7 @@ class PrefillPacing:
             return _LOOSE
         if times.decode_ms is None or times.prompt_ms is None:
             return None
-        spare_ms = self._target_tpot_ms * times.tokens_per_step(now) - times.decode_ms
+        spare_ms = self._target_tpot_ms * times.tokens_per_step(now, beside_prompts=True) - times.decode_ms
         chunk = spare_ms / times.prompt_ms if times.prompt_ms else UNBOUNDED
         if self._sent is not None and self._sent != _LOOSE:
             chunk = min(chunk, self._sent.chunked_prefill_size * _GROWTH)

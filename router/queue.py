@@ -155,8 +155,7 @@ class RequestQueue(Generic[ItemT]):
 
     def _last_to_displace(self, newcomer: Claim) -> ItemT:
         refusal = CapacityError(
-            f"the router's queue is full: {self.max_len} requests wait; try again later, "
-            "add targets or raise --max-queued-requests"
+            f"the router's queue is full: {self.max_len} requests wait; add targets or raise --max-queued-requests"
         )
         if not self._lanes:
             raise refusal

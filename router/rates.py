@@ -8,6 +8,7 @@ from router.peer import TargetLoad
 
 MEMORY_S = 10.0  # how far back the rates look; older ones alone are no ground to refuse a request
 _SMOOTHING = 0.1  # of step times: about the last ten steps
+_PROMPT_UNIT = 100.0  # prompt tokens of a step that weigh as much as its decoding rows: below, they hardly show
 
 
 class RecentRatio:
@@ -66,13 +67,18 @@ class DrainRate:
 
 
 class StepTimes:
-    """How long a target's steps take, by what is in them, from its load reports: averages of its last steps."""
+    """How long a target's steps take, by what is in them: learnt from its load reports.
+
+    A step's time is decode_ms, where it has decoding rows, and prompt_ms a prompt token. Each report moves both a tenth
+    of the way to what it says, in proportion to what they have in it (normalised least mean squares).
+    """
 
     def __init__(self) -> None:
-        self.decode_ms: float | None = None  # of a step without prompt tokens, with the wait for its trees
-        self.prompt_ms: float | None = None  # what one prompt token adds to a step
-        self.decode_rows = 0.0  # of a step, trees included
+        self.decode_ms: float | None = None  # the wait for trees included
+        self.prompt_ms: float | None = None
+        self.decode_rows = 0.0  # of a step that has some, trees included
         self._tokens = RecentRatio()
+        self._tokens_beside_prompts = RecentRatio()
         self._seen_at: float | None = None
 
     def observe(self, load: TargetLoad, *, new_tokens: int, num_streams: int, now: float) -> None:
@@ -80,21 +86,22 @@ class StepTimes:
         if not load.rows:
             return
         self._seen_at = now
-        ms = load.step_ms + load.tree_wait_ms
         decode_rows = load.rows - load.prefill_tokens
         if decode_rows:
-            self.decode_rows = _smoothed(self.decode_rows or None, decode_rows)
-        if not load.prefill_tokens:
-            self.decode_ms = _smoothed(self.decode_ms, ms)
-        else:
-            beside = (self.decode_ms or 0.0) if decode_rows else 0.0
-            self.prompt_ms = _smoothed(self.prompt_ms, max(0.0, ms - beside) / load.prefill_tokens)
-        if num_streams and not load.prefill_tokens:
+            self.decode_rows += _SMOOTHING * (decode_rows - self.decode_rows) if self.decode_rows else decode_rows
+        self._fit(load.step_ms + load.tree_wait_ms, decode_rows=decode_rows, prompt_tokens=load.prefill_tokens)
+        if num_streams:
             self._tokens.add(new_tokens, num_streams, now)
+            if load.prefill_tokens:
+                self._tokens_beside_prompts.add(new_tokens, num_streams, now)
 
-    def tokens_per_step(self, now: float) -> float:
-        """That a decoding request gets of a step on average; 1 while not known."""
-        return self._tokens.read(now) or 1.0
+    def tokens_per_step(self, now: float, *, beside_prompts: bool = False) -> float:
+        """That a decoding request gets of a step on average, of all steps or of those with prompts; 1 if not known.
+
+        Less than 1 where prompts have steps of their own while trees are on their way.
+        """
+        beside = self._tokens_beside_prompts.read(now) if beside_prompts else None
+        return beside or self._tokens.read(now) or 1.0
 
     def service_s(self, prompt_len: int, num_tokens: float, now: float) -> float | None:
         """That a request takes which starts now, at the speed of the last steps; None while that is not known."""
@@ -103,6 +110,16 @@ class StepTimes:
         prompt_ms = prompt_len * (self.prompt_ms or 0.0)
         return (prompt_ms + (num_tokens - 1) * self.decode_ms / self.tokens_per_step(now)) / 1e3
 
-
-def _smoothed(average: float | None, value: float) -> float:
-    return value if average is None else average + _SMOOTHING * (value - average)
+    def _fit(self, ms: float, *, decode_rows: int, prompt_tokens: int) -> None:
+        by_rows = ms / (decode_rows + prompt_tokens)
+        if decode_rows and self.decode_ms is None:
+            self.decode_ms = by_rows * decode_rows
+        if prompt_tokens and self.prompt_ms is None:
+            self.prompt_ms = by_rows
+        decode, prompt = float(decode_rows > 0), prompt_tokens / _PROMPT_UNIT
+        error = ms - decode * (self.decode_ms or 0.0) - prompt_tokens * (self.prompt_ms or 0.0)
+        step = _SMOOTHING * error / (decode**2 + prompt**2)
+        if self.decode_ms is not None:
+            self.decode_ms = max(0.0, self.decode_ms + step * decode)
+        if self.prompt_ms is not None:
+            self.prompt_ms = max(0.0, self.prompt_ms + step * prompt / _PROMPT_UNIT)

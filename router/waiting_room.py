@@ -52,12 +52,10 @@ class WaitingRoom:
         try:
             displaced = self.queue.push(live, live.claim, weight=weight)
         except CapacityError as error:
-            error.retry_after_s = self._retry_after_s()
-            raise
+            raise self._refusal(str(error)) from error
         if displaced is not None:
             self.leave(displaced)
-            message = "the router's queue is full, and a tenant with fewer requests came; try again later"
-            displaced.end(CapacityError(message, retry_after_s=self._retry_after_s()))
+            displaced.end(self._refusal("the router's queue is full, and a request came that goes before this one"))
         self._wait(live)
 
     def come_back(self, live: LiveRequest) -> None:
@@ -147,9 +145,8 @@ class WaitingRoom:
         prompt_len = len(live.request.prompt_ids)
         return self._pacing.service_s(prompt_len, live.claim.cost - prompt_len)
 
-    def _retry_after_s(self) -> float:
-        """Until half of the queue is likely to have left: in full, all that were refused would come at once."""
+    def _refusal(self, message: str) -> CapacityError:
+        """With the time until half of the queue is likely to have left: later, slots would stand empty."""
         rate = self._drain.read(self._loop.time())
-        if not rate:
-            return _UNKNOWN_HINT_S
-        return min(max(self.queue.cost / 2 / rate, _HINT_S[0]), _HINT_S[1])
+        retry_after_s = min(max(self.queue.cost / 2 / rate, _HINT_S[0]), _HINT_S[1]) if rate else _UNKNOWN_HINT_S
+        return CapacityError(f"{message}; try again in {retry_after_s:.3g} s", retry_after_s=retry_after_s)

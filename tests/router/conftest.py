@@ -42,6 +42,7 @@ class Stream:
     def __init__(self, target: ScriptedTarget) -> None:
         self.submits: asyncio.Queue[list[target_pb2.Submission]] = asyncio.Queue()  # one entry a message
         self.cancels: asyncio.Queue[int] = asyncio.Queue()
+        self.policies: asyncio.Queue[target_pb2.BatchPolicy] = asyncio.Queue()
         self.updates: asyncio.Queue[dict[int, target_pb2.SpeculationDecision]] = asyncio.Queue()
         self.hello = target_pb2.ServeHello()
         self.out: asyncio.Queue[target_pb2.ServeResponse | None] = asyncio.Queue()
@@ -143,6 +144,8 @@ class ScriptedTarget(target_pb2_grpc.TargetServiceServicer):
             elif kind == "cancel":
                 for number in message.cancel.requests:
                     stream.cancels.put_nowait(number)
+            elif kind == "batch_policy":
+                stream.policies.put_nowait(message.batch_policy)
             elif kind == "update_speculation":
                 update = message.update_speculation
                 stream.updates.put_nowait(dict(zip(update.requests, update.decisions, strict=True)))
@@ -209,7 +212,11 @@ class Rig:
             yield Rig(self.router, router_pb2_grpc.RouterServiceStub(channel))
 
     def generate(self, ids: Sequence[int] = (5, 6, 7), **fields: Any) -> Any:
-        """A Generate call on token ids; sampling fields by their names, others as they are."""
+        """A Generate call of such a request."""
+        return self.stub.Generate(self.request(ids, **fields))
+
+    def request(self, ids: Sequence[int] = (5, 6, 7), **fields: Any) -> router_pb2.GenerateRequest:
+        """On token ids, or on the text or chat given; sampling fields by their names, others as they are."""
         sampling = common_pb2.SamplingParams(
             **{
                 name: fields.pop(name)
@@ -218,7 +225,7 @@ class Rig:
             }
         )
         source = {} if {"text", "chat"} & fields.keys() else {"token_ids": router_pb2.TokenIds(ids=ids)}
-        return self.stub.Generate(router_pb2.GenerateRequest(sampling_params=sampling, **source, **fields))
+        return router_pb2.GenerateRequest(sampling_params=sampling, **source, **fields)
 
     async def info(self) -> router_pb2.RouterServiceGetInfoResponse:
         return await soon(self.stub.GetInfo(router_pb2.RouterServiceGetInfoRequest()))
