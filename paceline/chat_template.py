@@ -1,0 +1,109 @@
+"""The model's chat template, rendered as Hugging Face's libraries render it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.sandbox
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+
+from paceline.errors import InvalidInputError, ModelLoadError
+
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class ChatTemplate:
+    """Renders messages to a prompt with the assistant's turn opened, in a sandbox.
+
+    Raises ModelLoadError for a template that is no Jinja.
+    """
+
+    def __init__(
+        self, source: str, *, special_tokens: Mapping[str, str], now: Callable[[], datetime] = datetime.now
+    ) -> None:
+        self._special_tokens = dict(special_tokens)
+        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationBlock]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda pattern: now().strftime(pattern)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ModelLoadError(f"the chat template does not parse: line {error.lineno}: {error.message}") from error
+
+    @classmethod
+    def load(cls, model_path: str) -> ChatTemplate | None:
+        """From chat_template.jinja or tokenizer_config.json; None where the model has none. Raises ModelLoadError."""
+        path = Path(model_path)
+        folder = path.parent if path.is_file() else path
+        config = _read_json(folder / "tokenizer_config.json")
+        file = folder / "chat_template.jinja"
+        try:
+            source = file.read_text(encoding="utf-8") if file.is_file() else _default_of(config.get("chat_template"))
+        except (KeyError, AttributeError, UnicodeDecodeError) as error:
+            where = file if file.is_file() else folder / "tokenizer_config.json"
+            raise ModelLoadError(f"the chat template in {where} is damaged ({error!r}); mend or remove it") from error
+        if source is None:
+            return None
+        special_tokens = {name: _content(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}
+        return cls(source, special_tokens=special_tokens)
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt's text, special tokens spelt out. Raises InvalidInputError where the template refuses."""
+        try:
+            return self._template.render(
+                messages=messages, tools=None, documents=None, add_generation_prompt=True, **self._special_tokens
+            )
+        except (jinja2.TemplateError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"chat does not fit the model's template: {error}; change its messages") from error
+
+
+class _GenerationBlock(Extension):
+    """{% generation %}...{% endgeneration %} marks the assistant's words for training; here it is its body."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateRuntimeError(message)
+
+
+def _to_json(value: Any, **options: Any) -> str:
+    """Unlike Jinja's own filter, without HTML escapes; options are those of json.dumps."""
+    return json.dumps(value, **{"ensure_ascii": False, **options})
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelLoadError(f"{path} is no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelLoadError(f"{path} must hold a JSON object, not {type(value).__name__}")
+    return value
+
+
+def _default_of(template: Any) -> str | None:
+    """A template, or of several named ones the default."""
+    if isinstance(template, list):
+        return next((entry["template"] for entry in template if entry.get("name") == "default"), None)
+    return template if isinstance(template, str) else None
+
+
+def _content(token: Any) -> str:
+    return str(token["content"]) if isinstance(token, dict) else str(token)
