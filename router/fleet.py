@@ -67,6 +67,9 @@ class Fleet:
                 num_sessions=max(link.load.num_sessions, self.requests_by_draft[link.address]),
                 max_sessions=link.load.max_sessions,
                 busy=link.load.busy,
+                busy_sessions=link.load.num_sessions,
+                page_share=link.load.page_share,
+                propose_ms=link.load.propose_ms,
             )
             for link in self.drafts
             if link.info is not None

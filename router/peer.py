@@ -56,3 +56,8 @@ class DraftLoad:
     free_pages: int = 0
     num_pages: int = 0  # of its pool; 0: it did not say
     propose_ms: float = 0.0  # from a batch's arrival to its trees, smoothed
+
+    @property
+    def page_share(self) -> float:
+        """Of its pages, those in use."""
+        return 1 - self.free_pages / self.num_pages if self.num_pages else 0.0

@@ -45,6 +45,16 @@ class DraftView:
     num_sessions: int  # of all targets, and what this router has placed since
     max_sessions: int
     busy: float  # share of time that its model works, 0 to 1
+    busy_sessions: int = 0  # that made it so busy
+    page_share: float = 0.0  # of its KV pages, those in use
+    propose_ms: float = 0.0  # from a batch's arrival to its trees
+
+    @property
+    def load(self) -> float:
+        """The scarcest of sessions, pages and time, as a share of what there is, with one more session; 1: full."""
+        sessions = self.num_sessions + 1
+        busy = self.busy * sessions / max(1, self.busy_sessions)
+        return max(sessions / max(1, self.max_sessions), self.page_share, busy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +119,19 @@ def choose_draft(drafts: Iterable[DraftView], head: Head, *, links: Mapping[str,
     if not head.feature_id:
         return ""
     matching = [draft for draft in drafts if draft.ready and draft.head == head]
-    best = min(matching, key=lambda draft: (not links.get(draft.address, True), *_draft_load(draft)), default=None)
+    best = min(matching, key=lambda draft: (not links.get(draft.address, True), *_draft_order(draft)), default=None)
     return "" if best is None else best.address
+
+
+def keep_draft(current: str, drafts: Sequence[DraftView], head: Head, *, links: Mapping[str, bool]) -> str:
+    """The draft that a running request goes on with: its own as long as that is ready and linked.
+
+    Else the best that is, for the target replays its rows there; else its own, which may come back.
+    """
+    usable = [draft for draft in drafts if draft.ready and links.get(draft.address, True)]
+    if any(draft.address == current and draft.head == head for draft in usable):
+        return current
+    return choose_draft(usable, head, links=links) or current
 
 
 def mismatch(draft: Head, targets: Iterable[Head]) -> str:
@@ -131,9 +152,8 @@ def _target_load(target: TargetView) -> tuple[float, int]:
     return target.running_requests / max(1, target.max_running_requests), -target.free_pages
 
 
-def _draft_load(draft: DraftView) -> tuple[bool, float, float]:
-    share = draft.num_sessions / max(1, draft.max_sessions)
-    return share >= 1, share, draft.busy
+def _draft_order(draft: DraftView) -> tuple[bool, float, float]:
+    return draft.num_sessions >= draft.max_sessions, draft.load, draft.propose_ms
 
 
 def _show(head: Head) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from paceline.types import SpeculationDecision
 from router.fleet import Fleet
 from router.live_request import LiveRequest
 from router.metrics import RouterMetrics
-from router.placement import choose_draft
+from router.placement import choose_draft, keep_draft
 from router.policy import Policy, decide, initial_switch, turned, wants_draft
 from router.target_link import TargetLink
 
@@ -19,6 +21,7 @@ class SpeculationControl:
         self._fleet = fleet
         self._metrics = metrics
         self._switches = {link.address: initial_switch(policy) for link in fleet.targets}
+        self._links: dict[str, Mapping[str, bool] | None] = {}  # each target's to drafts, as revised last
 
     def start(self, link: TargetLink, live: LiveRequest) -> SpeculationDecision:
         """The decision for an attempt on this target; names its draft until ``stop``."""
@@ -38,19 +41,22 @@ class SpeculationControl:
         """Works in the load that the link reported last."""
         switch = self._switches[link.address]
         after = turned(self._policy, switch, link.load.decoding_requests)
-        if after is not switch:
+        links = link.load.draft_links
+        if after is not switch or links != self._links.get(link.address):
             self._switches[link.address] = after
+            self._links[link.address] = links
             self.revise(link)
 
     def revise(self, link: TargetLink) -> None:
         """Sends every request of the target whose decision is another now its new one.
 
-        A draft that went away is replaced where another fits; else it stays named, for it may come back.
+        A draft that went away, or that the target cannot reach, is replaced where another fits.
         """
-        usable = {view.address for view in self._fleet.draft_views() if view.ready}
+        assert link.info is not None
+        head, links = link.info.head, link.load.draft_links or {}
         for live in link.flights():
-            if live.draft not in usable and wants_draft(self._policy, live.request.override):
-                self._name_draft(live, self._best_draft(link) or live.draft)
+            if wants_draft(self._policy, live.request.override):
+                self._name_draft(live, keep_draft(live.draft, self._fleet.draft_views(), head, links=links))
             assert live.flight is not None
             if (decision := self._decide(link, live)) != live.flight.decision:
                 link.update(live, decision)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from paceline.codec import encode_tree_shape
 from paceline.defaults import DEFAULT_TREE
-from paceline.v1 import common_pb2, router_pb2
+from paceline.v1 import common_pb2, router_pb2, target_pb2
 
 SHAPE = encode_tree_shape(DEFAULT_TREE)
 OWN = common_pb2.TreeShape(num_steps=3, eagle_topk=1, num_draft_tokens=4)
@@ -138,4 +140,21 @@ async def test_a_draft_of_another_head_is_never_paired_and_shown_with_the_reason
     assert not info.drafts[0].ready
     call = rig.generate()
     assert (await stream.next_submission()).decision.reason == "no-draft"
+    call.cancel()
+
+
+async def test_requests_move_off_a_draft_whose_link_to_their_target_broke(make_target, make_draft, make_rig) -> None:
+    drafts = [await make_draft(), await make_draft()]
+    rig, stream = await up(make_target, make_rig, drafts)
+    call = rig.generate()
+    submission = await stream.next_submission()
+    (other,) = {draft.address for draft in drafts} - {submission.decision.draft}
+    state = target_pb2.DraftLinkState
+    stream.load(running_requests=1, drafts=[state(draft=submission.decision.draft, connected=True)])
+    stream.load(running_requests=1, drafts=[state(draft=submission.decision.draft, connected=False)])
+    assert (await asyncio.wait_for(stream.updates.get(), 5))[submission.request].draft == other
+    assert stream.updates.empty()
+    assert [state.running_requests for state in (await rig.info()).drafts] == [
+        int(draft.address == other) for draft in drafts
+    ]
     call.cancel()

@@ -15,6 +15,7 @@ from router.placement import (
     check_possible,
     choose_draft,
     choose_target,
+    keep_draft,
     mismatch,
     pages_of,
 )
@@ -119,3 +120,43 @@ def test_a_mismatch_names_both_heads() -> None:
     assert "h1" in reason
     assert mismatch(HEAD, [HEAD]) == ""
     assert mismatch(HEAD, []) == ""
+
+
+def test_the_scarcest_of_sessions_pages_and_time_counts() -> None:
+    few_pages = draft("d:1", num_sessions=1, page_share=0.9)
+    no_time = draft("d:2", num_sessions=2, busy=0.6, busy_sessions=2)
+    many_sessions = draft("d:3", num_sessions=5)
+    assert few_pages.load == 0.9
+    assert no_time.load == pytest.approx(0.9)
+    assert many_sessions.load == 0.75
+    assert choose_draft([few_pages, no_time, many_sessions], HEAD, links={}) == "d:3"
+
+
+def test_a_draft_that_joins_takes_the_next_sessions_until_it_has_its_share() -> None:
+    sessions = {"d:1": 6, "d:2": 0}
+    taken = []
+    for _ in range(7):
+        views = [draft(address, num_sessions=count) for address, count in sessions.items()]
+        address = choose_draft(views, HEAD, links={})
+        sessions[address] += 1
+        taken.append(address)
+    assert taken[:6] == 6 * ["d:2"]
+
+
+def test_a_running_request_keeps_its_draft_however_loaded_it_is() -> None:
+    drafts = [draft("d:1", num_sessions=8), draft("d:2")]
+    assert keep_draft("d:1", drafts, HEAD, links={}) == "d:1"
+
+
+def test_a_running_request_leaves_a_draft_that_drains_or_that_its_target_cannot_reach() -> None:
+    drafts = [draft("d:1"), draft("d:2", num_sessions=3), draft("d:3", num_sessions=2, head=Head("h2", "f1"))]
+    draining = [dataclasses.replace(drafts[0], ready=False), *drafts[1:]]
+    assert keep_draft("d:1", draining, HEAD, links={}) == "d:2"
+    assert keep_draft("d:1", drafts, HEAD, links={"d:1": False}) == "d:2"
+    assert keep_draft("gone", drafts[1:], HEAD, links={}) == "d:2"
+
+
+def test_a_running_request_stays_where_no_other_draft_can_be_reached() -> None:
+    drafts = [draft("d:1"), draft("d:2")]
+    assert keep_draft("d:1", drafts, HEAD, links={"d:1": False, "d:2": False}) == "d:1"
+    assert keep_draft("gone", [], HEAD, links={}) == "gone"
