@@ -13,9 +13,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from paceline.errors import ConfigError
+from paceline.tls import TlsIdentity
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-_SHARED_OPTIONS = [
+_SHARED_OPTIONS: list[tuple[str, str | int]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A hung peer: keepalive_timeout alone held a call for 60 s, ping_timeout dropped it within a second.
@@ -39,24 +40,42 @@ _CHANNEL_OPTIONS = [
 ]
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A plaintext channel to host:port; connects when first used and again after a loss."""
-    return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+def open_channel(address: str, tls: TlsIdentity | None = None) -> grpc.aio.Channel:
+    """A channel to host:port; connects when first used and again after a loss. Plaintext without tls.
+
+    It keeps the certificates that the files hold now.
+    """
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, tls.channel_credentials(), options=_tls_options(tls))
 
 
-def open_blocking_channel(address: str) -> grpc.Channel:
+def open_blocking_channel(address: str, tls: TlsIdentity | None = None) -> grpc.Channel:
     """The same for programs without an event loop."""
-    return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    if tls is None:
+        return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+    return grpc.secure_channel(address, tls.channel_credentials(), options=_tls_options(tls))
 
 
 class RpcServer:
     """One service on one port, with health under "", its full name, "liveness" and "readiness".
 
-    Not ready until ``set_ready(True)``; alive from ``start`` on.
+    Not ready until ``set_ready(True)``; alive from ``start`` on. With tls its port speaks TLS with the files' newest
+    certificates. health_port: a plaintext port for health alone, for probes that speak no TLS; 0: none.
     """
 
-    def __init__(self, service_name: str) -> None:
-        self.server = grpc.aio.server(options=_SERVER_OPTIONS)
+    def __init__(
+        self,
+        service_name: str,
+        *,
+        tls: TlsIdentity | None = None,
+        health_port: int = 0,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
+        self.server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=interceptors)
+        self._tls = tls
+        self._health_port = health_port
+        self._health_server: grpc.aio.Server | None = None
         self._health = health.aio.HealthServicer()
         self._ready_names = ("", service_name, "readiness")
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
@@ -65,12 +84,13 @@ class RpcServer:
         reflection.enable_server_reflection(names, self.server)
 
     async def start(self, host: str, port: int) -> int:
-        """Binds and starts; returns the port (a free one for port 0). Raises ConfigError where it is taken."""
-        address = f"{host}:{port}"
-        try:
-            bound = self.server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise ConfigError(f"cannot listen on {address}: it is taken or not ours; choose another --port") from error
+        """Binds and starts; returns the port (a free one for port 0). Raises ConfigError where one is taken."""
+        bound = _bind(self.server, f"{host}:{port}", tls=self._tls, flag_name="--port")
+        if self._health_port:
+            self._health_server = grpc.aio.server(options=_SERVER_OPTIONS)
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._health_server)
+            _bind(self._health_server, f"{host}:{self._health_port}", tls=None, flag_name="--health-port")
+            await self._health_server.start()
         await self.server.start()
         await self._health.set("liveness", health_pb2.HealthCheckResponse.SERVING)
         await self.set_ready(False)
@@ -85,6 +105,8 @@ class RpcServer:
         """Refuses new calls, gives running ones grace_s seconds, then ends them."""
         await self._health.enter_graceful_shutdown()
         await self.server.stop(grace_s)
+        if self._health_server is not None:
+            await self._health_server.stop(0)
 
 
 @contextlib.asynccontextmanager
@@ -101,3 +123,18 @@ async def termination_event(
     finally:
         for number in signals:
             loop.remove_signal_handler(number)
+
+
+def _bind(server: grpc.aio.Server, address: str, *, tls: TlsIdentity | None, flag_name: str) -> int:
+    try:
+        if tls is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, tls.server_credentials())
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on {address}: it is taken or not ours; choose another {flag_name}") from error
+
+
+def _tls_options(tls: TlsIdentity) -> list[tuple[str, str | int]]:
+    """peer_name stands in for the address's host where certificates carry the service's name, not the pod's."""
+    name = tls.files.peer_name
+    return [*_CHANNEL_OPTIONS, *([("grpc.ssl_target_name_override", name)] if name else [])]

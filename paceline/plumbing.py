@@ -1,0 +1,81 @@
+"""What every service is made with, whatever it serves: its flags, certificates, health port and byte counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import grpc
+from prometheus_client import CollectorRegistry, Gauge
+
+from paceline.config import flag, require
+from paceline.errors import ConfigError
+from paceline.logs import FORMATS
+from paceline.rpc import RpcServer, open_channel
+from paceline.rpc_bytes import ByteMeter, MeteredChannel
+from paceline.tls import TlsFiles, TlsIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFlags:
+    """The flags that router, draft and target share."""
+
+    log_format: str = flag("text", help="how log lines are written: text, or a JSON object a line", choices=FORMATS)
+    health_port: int = flag(
+        0, help="plaintext port for health alone, for probes while --tls-cert is set; 0: only beside the service"
+    )
+    tls_cert: str = flag("", help="PEM file of the own certificate chain; unset: plaintext. Read again when it changes")
+    tls_key: str = flag("", help="PEM file of the certificate's key")
+    tls_ca: str = flag("", help="PEM file of the certificates that peers are checked against")
+    tls_peer_name: str = flag("", help="name that peers' certificates must carry; unset: the host of their address")
+    tls_verify_clients: bool = flag(True, help="refuse callers that show no certificate of --tls-ca")
+
+    def check_service_flags(self) -> None:
+        """Raises ConfigError, naming the flag."""
+        require(0 <= self.health_port < 65536, "health_port", self.health_port, "0 to 65535")
+        self.tls_files()
+
+    def tls_files(self) -> TlsFiles | None:
+        """None: plaintext. Raises ConfigError for flags that do not make a whole."""
+        if not (self.tls_cert or self.tls_key or self.tls_ca):
+            return None
+        if not self.tls_cert:
+            raise ConfigError("--tls-cert is unset; a service that speaks TLS needs --tls-cert, --tls-key and --tls-ca")
+        return TlsFiles(
+            self.tls_cert,
+            self.tls_key,
+            self.tls_ca,
+            peer_name=self.tls_peer_name,
+            verify_clients=self.tls_verify_clients,
+        )
+
+
+class Plumbing:
+    """Makes a service's server and its channels to peers. The default is plaintext and counts nothing."""
+
+    def __init__(self, flags: ServiceFlags | None = None, registry: CollectorRegistry | None = None) -> None:
+        """Raises ConfigError for certificates that cannot be used."""
+        files = None if flags is None else flags.tls_files()
+        self.tls = None if files is None else TlsIdentity(files)
+        self._health_port = 0 if flags is None else flags.health_port
+        self._meter = None if registry is None else ByteMeter(registry)
+        if registry is not None and self.tls is not None:
+            _watch_expiry(self.tls, registry)
+
+    def server(self, service_name: str) -> RpcServer:
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = () if self._meter is None else (self._meter,)
+        return RpcServer(service_name, tls=self.tls, health_port=self._health_port, interceptors=interceptors)
+
+    def open_channel(self, address: str) -> grpc.aio.Channel | MeteredChannel:
+        """For one connection: the next one wants a new channel, for the certificates may have changed."""
+        channel = open_channel(address, self.tls)
+        return channel if self._meter is None else self._meter.channel(channel)
+
+
+def _watch_expiry(tls: TlsIdentity, registry: CollectorRegistry) -> None:
+    gauge = Gauge(
+        "paceline_tls_certificate_not_after_seconds",
+        "When the own certificate ends, Unix time; 0 where --tls-ca does not verify it.",
+        registry=registry,
+    )
+    gauge.set_function(lambda: tls.current().not_after_s or 0.0)

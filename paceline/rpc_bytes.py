@@ -1,0 +1,126 @@
+"""Bytes of every RPC method, counted where messages are made and parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import grpc
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+_Serialise: TypeAlias = "Callable[[Any], bytes]"
+_Parse: TypeAlias = "Callable[[bytes], Any]"
+
+
+@dataclass(slots=True)
+class MethodBytes:
+    """Of one method: message bytes without framing, and messages."""
+
+    sent: int = 0
+    received: int = 0
+    sent_messages: int = 0
+    received_messages: int = 0
+
+
+class ByteMeter(grpc.aio.ServerInterceptor, Collector):
+    """An interceptor of servers, a wrapper of channels, and a collector of the registry. Event loop only.
+
+    The event loop alone changes the counts, without a lock; a scrape from another thread reads whole numbers.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.methods: dict[str, MethodBytes] = {}
+        registry.register(self)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_deserializer is None:  # no such method, or one that takes bytes
+            return handler
+        count = self.of(handler_call_details.method)
+        return handler._replace(
+            request_deserializer=_counting_parse(handler.request_deserializer, count),
+            response_serializer=_counting_serialise(handler.response_serializer, count),
+        )
+
+    def channel(self, channel: grpc.aio.Channel) -> MeteredChannel:
+        """The channel with its calls counted."""
+        return MeteredChannel(channel, self)
+
+    def of(self, method: str) -> MethodBytes:
+        """The counts of "/package.Service/Method", or of its name alone."""
+        return self.methods.setdefault(method.rpartition("/")[2], MethodBytes())
+
+    def collect(self) -> Iterator[Metric]:
+        for what in ("bytes", "messages"):
+            family = CounterMetricFamily(
+                f"paceline_rpc_{what}", f"gRPC {what} by method and direction.", labels=("method", "direction")
+            )
+            for method, count in list(self.methods.items()):
+                sent, received = (
+                    (count.sent, count.received) if what == "bytes" else (count.sent_messages, count.received_messages)
+                )
+                family.add_metric((method, "sent"), sent)
+                family.add_metric((method, "received"), received)
+            yield family
+
+
+class MeteredChannel:
+    """What a generated stub asks of a channel, and the context of the one that it wraps."""
+
+    def __init__(self, channel: grpc.aio.Channel, meter: ByteMeter) -> None:
+        self._channel = channel
+        self._meter = meter
+
+    def unary_unary(self, method: str, **options: Any) -> Any:
+        return self._channel.unary_unary(method, **self._counting(method, options))
+
+    def unary_stream(self, method: str, **options: Any) -> Any:
+        return self._channel.unary_stream(method, **self._counting(method, options))
+
+    def stream_unary(self, method: str, **options: Any) -> Any:
+        return self._channel.stream_unary(method, **self._counting(method, options))
+
+    def stream_stream(self, method: str, **options: Any) -> Any:
+        return self._channel.stream_stream(method, **self._counting(method, options))
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def __aenter__(self) -> MeteredChannel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _counting(self, method: str, options: dict[str, Any]) -> dict[str, Any]:
+        count = self._meter.of(method)
+        return options | {
+            "request_serializer": _counting_serialise(options["request_serializer"], count),
+            "response_deserializer": _counting_parse(options["response_deserializer"], count),
+        }
+
+
+def _counting_parse(parse: _Parse, count: MethodBytes) -> _Parse:
+    def counted(data: bytes) -> Any:
+        count.received += len(data)
+        count.received_messages += 1
+        return parse(data)
+
+    return counted
+
+
+def _counting_serialise(serialise: _Serialise, count: MethodBytes) -> _Serialise:
+    def counted(message: Any) -> bytes:
+        data = serialise(message)
+        count.sent += len(data)
+        count.sent_messages += 1
+        return data
+
+    return counted
