@@ -1,0 +1,89 @@
+"""Where a router finds its peers: fixed addresses, a DNS name that stands for many, a file that lists them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import unquote
+
+from paceline.config import require
+from paceline.errors import InvalidInputError
+
+_FORMS = "host:port, dns:///name:port or file:///path"
+_SEPARATORS = re.compile(r"[\s,]+")
+
+
+@dataclass(frozen=True, slots=True)
+class FixedAddress:
+    """One peer that is always meant."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class DnsName:
+    """A peer for each of the name's addresses, such as a headless Service's."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"dns:///{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListFile:
+    """A peer for each host:port in a file, one a line or comma-separated; # begins a comment."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"file://{self.path}"
+
+
+Source: TypeAlias = FixedAddress | DnsName | ListFile
+
+
+def parse_sources(entries: Iterable[str], *, flag_name: str) -> tuple[Source, ...]:
+    """The sources that a flag names. Raises ConfigError naming the flag, for an entry of another form or given twice."""
+    entries = tuple(entries)
+    require(len(set(entries)) == len(entries), flag_name, ",".join(entries), "free of repetitions")
+    return tuple(_parse(entry, flag_name) for entry in entries)
+
+
+def parse_list(text: str) -> tuple[str, ...]:
+    """The addresses of a ListFile's text, each once. Raises InvalidInputError naming what is no address."""
+    lines = (line.partition("#")[0] for line in text.splitlines())
+    addresses = tuple(dict.fromkeys(part for line in lines for part in _SEPARATORS.split(line) if part))
+    for address in addresses:
+        if not is_address(address):
+            raise InvalidInputError(f"{address!r} is no address; write host:port")
+    return addresses
+
+
+def is_address(text: str) -> bool:
+    """Whether it is host:port, an IPv6 host in brackets."""
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    return bool(bare) and not set(bare) & set("/[]") and (bare == host) <= (":" not in host) and _is_port(port)
+
+
+def _parse(entry: str, flag_name: str) -> Source:
+    scheme, mark, rest = entry.partition("://")
+    if mark and scheme == "dns":
+        host, _, port = rest.removeprefix("/").rpartition(":")
+        ok = rest.startswith("/") and bool(host) and not set(host) & set("/:[]") and _is_port(port)
+        require(ok, flag_name, entry, _FORMS)
+        return DnsName(host, int(port))
+    if mark and scheme == "file":
+        require(len(rest) > 1 and rest.startswith("/"), flag_name, entry, _FORMS)
+        return ListFile(Path(unquote(rest)))
+    require(is_address(entry), flag_name, entry, _FORMS)
+    return FixedAddress(entry)
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and 0 < int(text) < 65536
