@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,9 @@ from paceline.config import flag, require
 from paceline.errors import ConfigError
 from paceline.logs import FORMATS
 from paceline.rpc import RpcServer, open_channel
-from paceline.rpc_bytes import ByteMeter, MeteredChannel
+from paceline.rpc_bytes import ByteMeter
 from paceline.tls import TlsFiles, TlsIdentity
+from paceline.tls_fault import tls_fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,17 @@ class Plumbing:
         interceptors: Sequence[grpc.aio.ServerInterceptor] = () if self._meter is None else (self._meter,)
         return RpcServer(service_name, tls=self.tls, health_port=self._health_port, interceptors=interceptors)
 
-    def open_channel(self, address: str) -> grpc.aio.Channel | MeteredChannel:
+    def open_channel(self, address: str) -> grpc.aio.Channel:
         """For one connection: the next one wants a new channel, for the certificates may have changed."""
         channel = open_channel(address, self.tls)
         return channel if self._meter is None else self._meter.channel(channel)
+
+    async def explain(self, address: str, error: grpc.aio.AioRpcError) -> str:
+        """Why a call to a peer failed: what is wrong with the certificates, or else what gRPC or the peer said."""
+        details = error.details() or error.code().name
+        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            return details
+        return await asyncio.to_thread(tls_fault, address, self.tls, details) or details
 
 
 def _watch_expiry(tls: TlsIdentity, registry: CollectorRegistry) -> None:

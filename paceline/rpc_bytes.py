@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import grpc
 from prometheus_client import CollectorRegistry
@@ -49,9 +49,9 @@ class ByteMeter(grpc.aio.ServerInterceptor, Collector):
             response_serializer=_counting_serialise(handler.response_serializer, count),
         )
 
-    def channel(self, channel: grpc.aio.Channel) -> MeteredChannel:
-        """The channel with its calls counted."""
-        return MeteredChannel(channel, self)
+    def channel(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
+        """The channel with its calls counted, as far as a generated stub and ``async with`` use one."""
+        return cast("grpc.aio.Channel", _MeteredChannel(channel, self))
 
     def of(self, method: str) -> MethodBytes:
         """The counts of "/package.Service/Method", or of its name alone."""
@@ -71,7 +71,7 @@ class ByteMeter(grpc.aio.ServerInterceptor, Collector):
             yield family
 
 
-class MeteredChannel:
+class _MeteredChannel:
     """What a generated stub asks of a channel, and the context of the one that it wraps."""
 
     def __init__(self, channel: grpc.aio.Channel, meter: ByteMeter) -> None:
@@ -93,7 +93,7 @@ class MeteredChannel:
     async def close(self) -> None:
         await self._channel.close()
 
-    async def __aenter__(self) -> MeteredChannel:
+    async def __aenter__(self) -> _MeteredChannel:
         return self
 
     async def __aexit__(self, *_: object) -> None:

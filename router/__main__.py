@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Exits 0 after a drain; with an error's own code and message where the router cannot start."""
     try:
         config = parse_flags(RouterConfig, sys.argv[1:] if argv is None else argv, prog="router")
-        set_up_logging("router", level=config.log_level)
+        set_up_logging("router", level=config.log_level, format=config.log_format)
         asyncio.run(_serve(config))
     except PacelineError as error:
         exit_with(error, prog="router")

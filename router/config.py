@@ -9,13 +9,14 @@ from paceline.config import flag, require
 from paceline.defaults import DEFAULT_MODEL_PATH, DEFAULT_TREE
 from paceline.errors import ConfigError, InvalidInputError
 from paceline.logs import LEVELS
+from paceline.plumbing import ServiceFlags
 from paceline.types import TreeShape
 from router.policy import Policy, PolicyKind
 from router.tenants import RateLimit
 
 
 @dataclass(frozen=True, slots=True)
-class RouterConfig:
+class RouterConfig(ServiceFlags):
     """Paceline's router: text, the queue, and the decision whether and how far to speculate.
 
     Raises ConfigError naming the flag, its value and what is allowed.
@@ -62,6 +63,7 @@ class RouterConfig:
     speculative_num_draft_tokens: int = flag(DEFAULT_TREE.num_draft_tokens, help="nodes to verify, root included")
 
     def __post_init__(self) -> None:
+        self.check_service_flags()
         for name in ("port", "metrics_port"):
             require(0 <= getattr(self, name) < 65536, name, getattr(self, name), "0 to 65535")
         nonnegative = ("drain_timeout_s", "queue_timeout_s", "speculative_hysteresis", "priority_ageing_s")

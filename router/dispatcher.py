@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 
 from paceline.errors import DeadlineError, MismatchError, PacelineError, UnavailableError
+from paceline.plumbing import Plumbing
 from paceline.types import FinishReason
 from router.config import RouterConfig
 from router.draft_link import DraftLink
@@ -51,7 +52,13 @@ class Dispatcher:
     """
 
     def __init__(
-        self, config: RouterConfig, *, incarnation: int, tokenizer: TextTokenizer, metrics: RouterMetrics
+        self,
+        config: RouterConfig,
+        *,
+        incarnation: int,
+        tokenizer: TextTokenizer,
+        metrics: RouterMetrics,
+        plumbing: Plumbing,
     ) -> None:
         self.incarnation = incarnation
         self._config = config
@@ -60,9 +67,10 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         hello = encode_hello(f"{config.host}:{config.port}", incarnation)
         links = [
-            TargetLink(address, self, hello=hello, timeout_s=config.target_timeout_s) for address in config.targets
+            TargetLink(address, self, hello=hello, timeout_s=config.target_timeout_s, plumbing=plumbing)
+            for address in config.targets
         ]
-        drafts = [DraftLink(address, self) for address in config.drafts]
+        drafts = [DraftLink(address, self, plumbing) for address in config.drafts]
         self.fleet = Fleet(links, drafts, tokenizer.vocab_size, Counter())
         self._pacing = TargetPacing(config.target_tpot_ms, clock=self._loop.time)
         self._room = WaitingRoom(config, self.fleet, self._pacing)

@@ -9,7 +9,7 @@ import random
 import grpc
 
 from paceline.errors import MismatchError, PacelineError, UnavailableError
-from paceline.rpc import open_channel
+from paceline.plumbing import Plumbing
 from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
 from router import serve_codec
 from router.backoff import Backoff
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 class DraftLink:
     """One draft. info is None while it cannot be reached; message says why."""
 
-    def __init__(self, address: str, listener: DraftListener) -> None:
+    def __init__(self, address: str, listener: DraftListener, plumbing: Plumbing) -> None:
         self.address = address
         self.info: PeerInfo | None = None
         self.info_message = common_pb2.ServiceInfo()  # the last one heard
@@ -31,6 +31,7 @@ class DraftLink:
         self.message = "not connected yet"
         self.contacted = asyncio.Event()  # once the first attempt to reach it has succeeded or failed
         self._listener = listener
+        self._plumbing = plumbing
 
     @property
     def ready(self) -> bool:
@@ -39,24 +40,23 @@ class DraftLink:
     async def run(self) -> None:
         """Keeps watching until cancelled."""
         backoff = Backoff(random.Random())
-        async with open_channel(self.address) as channel:
-            stub: draft_pb2_grpc.DraftServiceAsyncStub = draft_pb2_grpc.DraftServiceStub(channel)
-            while True:
-                try:
-                    await self._watch(stub)
-                except grpc.aio.AioRpcError as error:
-                    message = error.details() or error.code().name
-                except PacelineError as error:
-                    message = str(error)
-                if self.info is not None:
-                    backoff.reset()
-                    self.info = None
-                    self._listener.on_draft_changed(self)
-                if message != self.message:
-                    _log.warning("draft %s is not reachable: %s", self.address, message)
-                self.message = message
-                self.contacted.set()
-                await asyncio.sleep(backoff.next_s())
+        while True:
+            try:
+                async with self._plumbing.open_channel(self.address) as channel:
+                    await self._watch(draft_pb2_grpc.DraftServiceStub(channel))
+            except grpc.aio.AioRpcError as error:
+                message = await self._plumbing.explain(self.address, error)
+            except PacelineError as error:
+                message = str(error)
+            if self.info is not None:
+                backoff.reset()
+                self.info = None
+                self._listener.on_draft_changed(self)
+            if message != self.message:
+                _log.warning("draft %s is not reachable: %s", self.address, message)
+            self.message = message
+            self.contacted.set()
+            await asyncio.sleep(backoff.next_s())
 
     async def _watch(self, stub: draft_pb2_grpc.DraftServiceAsyncStub) -> None:
         """One connection, from GetInfo to the load stream's end, which is always an error."""

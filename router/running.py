@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 
 from paceline.metrics import MetricsServer
+from paceline.plumbing import Plumbing
 from paceline.rpc import RpcServer
 from router.config import RouterConfig
 from router.dispatcher import Dispatcher
@@ -51,12 +52,15 @@ async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
     tokenizer = TextTokenizer.load(config.model_path)
     template = ChatTemplate.load(config.model_path)
     registry = CollectorRegistry()
+    plumbing = Plumbing(config, registry)
     metrics = RouterMetrics(registry)
-    dispatcher = Dispatcher(config, incarnation=secrets.randbits(64), tokenizer=tokenizer, metrics=metrics)
+    dispatcher = Dispatcher(
+        config, incarnation=secrets.randbits(64), tokenizer=tokenizer, metrics=metrics, plumbing=plumbing
+    )
     parser = RequestParser(
         tokenizer, template, draw_seed=lambda: secrets.randbits(64), draw_id=lambda: uuid.uuid4().hex
     )
-    rpc = RpcServer(SERVICE_NAME)
+    rpc = plumbing.server(SERVICE_NAME)
     servicer = RouterServicer(config, dispatcher, parser=parser, tokenizer=tokenizer, metrics=metrics)
     servicer.add_to(rpc.server)
     with MetricsServer(registry, host=config.host, port=config.metrics_port):

@@ -14,7 +14,7 @@ import grpc
 
 from paceline.codec import decode_finish_reason, decode_stats
 from paceline.errors import CapacityError, MismatchError, PacelineError, UnavailableError
-from paceline.rpc import open_channel
+from paceline.plumbing import Plumbing
 from paceline.types import SpeculationDecision
 from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
 from router import serve_codec
@@ -35,7 +35,13 @@ class TargetLink:
     """One target. Each stream starts from nothing: a number of an earlier one means nothing to it."""
 
     def __init__(
-        self, address: str, listener: TargetListener, *, hello: target_pb2.ServeRequest, timeout_s: float
+        self,
+        address: str,
+        listener: TargetListener,
+        *,
+        hello: target_pb2.ServeRequest,
+        timeout_s: float,
+        plumbing: Plumbing,
     ) -> None:
         self.address = address
         self.info: PeerInfo | None = None  # of the stream that stands, else None
@@ -47,6 +53,7 @@ class TargetLink:
         self._listener = listener
         self._hello = hello
         self._timeout_s = timeout_s
+        self._plumbing = plumbing
         self._flights: dict[int, LiveRequest] = {}
         self._next_number = 1
         self._outbox: Outbox[target_pb2.Submission] = Outbox()
@@ -94,26 +101,26 @@ class TargetLink:
     async def run(self) -> None:
         """Keeps the link up until cancelled."""
         backoff = Backoff(random.Random())
-        async with open_channel(self.address) as channel:
-            stub: target_pb2_grpc.TargetServiceAsyncStub = target_pb2_grpc.TargetServiceStub(channel)
-            while True:
-                try:
+        while True:
+            try:
+                async with self._plumbing.open_channel(self.address) as channel:
+                    stub: target_pb2_grpc.TargetServiceAsyncStub = target_pb2_grpc.TargetServiceStub(channel)
                     await self._serve(stub.Serve())
-                except grpc.aio.AioRpcError as error:
-                    message = error.details() or error.code().name
-                except PacelineError as error:
-                    message = str(error)
-                finally:
-                    stood = self.info is not None
-                    self.info = None
-                if stood:
-                    backoff.reset()
-                if stood or message != self.message:
-                    _log.warning("target %s is not reachable: %s", self.address, message)
-                self.message = message
-                self.contacted.set()
-                self._lose_flights()
-                await asyncio.sleep(backoff.next_s())
+            except grpc.aio.AioRpcError as error:
+                message = await self._plumbing.explain(self.address, error)
+            except PacelineError as error:
+                message = str(error)
+            finally:
+                stood = self.info is not None
+                self.info = None
+            if stood:
+                backoff.reset()
+            if stood or message != self.message:
+                _log.warning("target %s is not reachable: %s", self.address, message)
+            self.message = message
+            self.contacted.set()
+            self._lose_flights()
+            await asyncio.sleep(backoff.next_s())
 
     async def _serve(self, call: _Call) -> None:
         """One stream from hello to its end, which is always an error."""
