@@ -13,6 +13,7 @@ from paceline.types import FinishReason
 from router.config import RouterConfig
 from router.draft_link import DraftLink
 from router.fleet import Fleet
+from router.fleet_metrics import FleetCollector
 from router.live_request import LiveRequest
 from router.metrics import RouterMetrics
 from router.peer import PeerInfo
@@ -82,9 +83,7 @@ class Dispatcher:
         self._draining = False
         self._idle = asyncio.Event()
         self._pump_scheduled = False
-        metrics.watch_gauges(
-            waiting=self.queue.__len__, running=lambda: sum(link.num_flights for link in self.fleet.targets)
-        )
+        metrics.watch(FleetCollector(self.fleet, self.queue))
 
     @property
     def num_live(self) -> int:
@@ -169,6 +168,7 @@ class Dispatcher:
             self._schedule_pump()
 
     def on_end(self, live: LiveRequest) -> None:
+        self._metrics.count_rounds(live)
         self._speculation.stop(live)
 
     def on_return(self, link: TargetLink, live: LiveRequest, reason: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.registry import Collector
 
 from paceline.types import FinishReason, SpeculationDecision
 from router.live_request import LiveRequest
@@ -38,15 +37,14 @@ class RouterMetrics:
         )
         self._request_s = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last message")
         self.queue_s = self._histogram("vllm:request_queue_time_seconds", "Time in the queue before an attempt")
-
-    def watch_gauges(self, *, waiting: Callable[[], int], running: Callable[[], int]) -> None:
-        """Sets what the gauges read whenever they are scraped."""
-        gauges = (
-            ("vllm:num_requests_waiting", "Requests in the queue", waiting),
-            ("vllm:num_requests_running", "Requests on targets", running),
+        self._draft_rounds = self._counter("paceline_router_draft_rounds_total", "Rounds asked of a draft", "draft")
+        self._late_rounds = self._counter(
+            "paceline_router_draft_late_rounds_total", "Of these, those whose tree came too late", "draft"
         )
-        for name, text, read in gauges:
-            Gauge(name, text, registry=self._registry).set_function(read)
+
+    def watch(self, collector: Collector) -> None:
+        """Scrapes read it, too."""
+        self._registry.register(collector)
 
     def count_decision(self, decision: SpeculationDecision) -> None:
         """By the kind of its reason: what stands before a colon and numbers."""
@@ -59,6 +57,13 @@ class RouterMetrics:
         self.queue_s.observe(waited_s)
         if live.attempt == 0:
             self._prompt_tokens.inc(len(live.request.prompt_ids))
+
+    def count_rounds(self, live: LiveRequest) -> None:
+        """An attempt is over; of the first, the rounds and how many of them were late go to its draft."""
+        if live.draft and live.attempt == 0:
+            late = live.stats.late_rounds
+            self._draft_rounds.labels(live.draft).inc(live.stats.speculative_rounds + late)
+            self._late_rounds.labels(live.draft).inc(late)
 
     def count_end(self, live: LiveRequest, now: float) -> None:
         """Its servicer call is over."""

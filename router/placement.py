@@ -49,10 +49,9 @@ class DraftView:
     page_share: float = 0.0  # of its KV pages, those in use
     propose_ms: float = 0.0  # from a batch's arrival to its trees
 
-    @property
-    def load(self) -> float:
-        """The scarcest of sessions, pages and time, as a share of what there is, with one more session; 1: full."""
-        sessions = self.num_sessions + 1
+    def load(self, *, more: int = 0) -> float:
+        """The scarcest of sessions, pages and time, as a share of what there is, with so many more sessions."""
+        sessions = self.num_sessions + more
         busy = self.busy * sessions / max(1, self.busy_sessions)
         return max(sessions / max(1, self.max_sessions), self.page_share, busy)
 
@@ -153,7 +152,7 @@ def _target_load(target: TargetView) -> tuple[float, int]:
 
 
 def _draft_order(draft: DraftView) -> tuple[bool, float, float]:
-    return draft.num_sessions >= draft.max_sessions, draft.load, draft.propose_ms
+    return draft.num_sessions >= draft.max_sessions, draft.load(more=1), draft.propose_ms
 
 
 def _show(head: Head) -> str:
