@@ -104,12 +104,12 @@ class HostRun:
             spent_s = self._outside_s
             launched_s, known_s = self._stamps.launched_s[-1], self._stamps.known_s[-2]
             gaps.append((launched_s - known_s - spent_s) * 1e6)
-            if self._orders_s:
+            if self._orders_s and self._orders_s[-1] > self._stamps.known_s[-1]:
                 orders.append((self._orders_s[-1] - self._stamps.known_s[-1]) * 1e6)
         assert len(self._stamps.launched_s) == first + self._repeats, "a turn without a step"
         return {
             "gap": _low(gaps),
-            "orders": _low(orders) if orders else 0.0,
+            "orders": _low(orders) if len(orders) > 1 else 0.0,
             "engine": _low(self.engine_us),
             "front": _low(self.front_us),
         }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from target_service.draft_desk import DraftDesk
 from target_service.draft_orders import DraftOrders
-from target_service.draft_rows import MAX_RIDING_ROWS, RowSender
+from target_service.draft_rows import FLUSH_ROWS, MAX_RIDING_ROWS, RowSender
 from target_service.shape_now import shape_now
 
 MAX_SYNC_INFLIGHT = 8  # unacknowledged Sync messages of one link
@@ -36,14 +36,17 @@ class DraftAsker:
         What the last call left for ``take_late_orders`` must have been taken.
         """
         desk, rows = self._desk, self._rows
+        num_decoding, context_length = asking.num_decoding, self._context_length
         worth_asking: dict[str, bool] = {}
         for seq in desk.followed:
             session = seq.draft or desk.attach(seq, asking.now_s)
             if session is None or not session.may_ask:
                 continue
-            committed_len = seq.committed_len
+            committed_len, base = seq.committed_len, session.sent_len
+            shape = shape_now(seq, committed_len, num_decoding=num_decoding, context_length=context_length)
+            if shape is None and seq.is_decoding and committed_len - base <= FLUSH_ROWS:
+                continue
             state = desk.drafts[session.address]
-            shape = shape_now(seq, num_decoding=asking.num_decoding, context_length=self._context_length)
             if shape is not None:
                 if session.address not in worth_asking:
                     worth_asking[session.address] = state.patience.may_ask()
@@ -53,7 +56,7 @@ class DraftAsker:
             if num_syncs:
                 state.sync_inflight += num_syncs
                 state.synced_at_s = asking.now_s
-            base = session.sent_len
+                base = session.sent_len
             if shape is not None and committed_len - base <= MAX_RIDING_ROWS:
                 deadline_s = asking.now_s + asking.deadline_s
                 max_nodes = shape.num_draft_tokens

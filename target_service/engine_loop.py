@@ -42,6 +42,8 @@ from target_service.step_runner import StepRunner
 
 IDLE_WAIT_S = 1.0  # between looks at the drafts, at most
 
+_FOR_THE_NEXT_STEP = (TreesArrived, RowsSynced)  # after these the drafts are asked no sooner than after that step
+
 
 @dataclass(frozen=True, slots=True)
 class LoopParts:
@@ -91,7 +93,8 @@ class EngineLoop:
         )
         self._stopped = False
         self._step = 0
-        self._has_asked = False  # since the last event or wait
+        self._has_asked = False  # since the last event that may make a request ask
+        self._is_idle = False  # the last turn ran no step
         self._waiting_since_s: float | None = None  # for trees alone
 
     def run(self) -> None:
@@ -105,8 +108,11 @@ class EngineLoop:
 
     def turn(self, wait_s: float) -> float:
         """Waits at most wait_s for events and does at most one step. Returns how long the next turn may wait."""
-        for event in self._mailbox.take(wait_s):
+        events = self._mailbox.take(wait_s)
+        for event in events:
             self._apply(event)
+            self._has_asked &= isinstance(event, _FOR_THE_NEXT_STEP)
+        if self._is_idle and not events:  # time alone may let a draft be tried again
             self._has_asked = False
         now_s = self._clock()
         self._parts.drafts.check_hung(now_s)
@@ -114,10 +120,10 @@ class EngineLoop:
             self._ask_drafts(now_s)
         self._hand_over_orders()
         due = self._schedule(now_s)
+        self._is_idle = due.is_empty
         if not due.is_empty:
             self._run_step(due, now_s)
             return 0.0
-        self._has_asked = False
         self._hand_over_late()
         self._reporter.flush_changes()
         if due.until_s is None:

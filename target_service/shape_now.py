@@ -6,16 +6,13 @@ from paceline.types import TreeShape
 from target_service.sequence import Sequence
 
 
-def shape_now(seq: Sequence, *, num_decoding: int, context_length: int) -> TreeShape | None:
+def shape_now(seq: Sequence, committed_len: int, *, num_decoding: int, context_length: int) -> TreeShape | None:
     """The decision's shape, less the levels that the context has no room for; None to decode plainly.
 
-    num_decoding: requests past their prompt, by which the decision's rung is chosen. A request with one token to
-    come asks for none.
+    committed_len: the request's. num_decoding: requests past their prompt, by which the decision's rung is chosen. A
+    request in prefill asks for none, nor does one with one token to come.
     """
-    if not seq.is_decoding:
-        return None
-    committed_len = seq.committed_len
-    if committed_len + 2 >= seq.limit:
+    if not seq.is_decoding or committed_len + 2 >= seq.limit:
         return None
     shape = seq.decision.shape_for(num_decoding)
     room = context_length - 1 - committed_len
