@@ -11,6 +11,8 @@ from paceline.errors import ConfigError, InvalidInputError
 from paceline.logs import LEVELS
 from paceline.plumbing import ServiceFlags
 from paceline.types import TreeShape
+from router.discovery import parse_sources
+from router.discovery_watch import PeerWatch
 from router.policy import Policy, PolicyKind
 from router.tenants import RateLimit
 
@@ -27,8 +29,11 @@ class RouterConfig(ServiceFlags):
     metrics_port: int = flag(0, help="port of the Prometheus metrics; 0 is off")
     log_level: str = flag("info", help="least severe log lines to write", choices=LEVELS)
     drain_timeout_s: float = flag(30.0, help="seconds that running requests get after SIGTERM")
-    targets: tuple[str, ...] = flag(("127.0.0.1:7200",), help="target services, host:port,...")
-    drafts: tuple[str, ...] = flag((), help="draft services, host:port,...; none is plain decoding")
+    targets: tuple[str, ...] = flag(
+        ("127.0.0.1:7200",), help="target services, each host:port, dns:///name:port or file:///list"
+    )
+    drafts: tuple[str, ...] = flag((), help="draft services, likewise; none is plain decoding")
+    discovery_interval_s: float = flag(2.0, help="seconds between looks at the names and lists among these")
     model_path: str = flag(DEFAULT_MODEL_PATH, help="folder of the model's tokenizer and chat template")
     max_queued_requests: int = flag(1024, help="requests that may wait for a target; more are refused")
     priority_ageing_s: float = flag(
@@ -72,16 +77,18 @@ class RouterConfig(ServiceFlags):
         positive = ("max_queued_requests", "max_attempts", "stream_interval", "client_buffer_tokens", "max_tenants")
         for name in positive:
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("target_timeout_s", "tenant_rate_period_s", "tenant_rate_wait_s"):
+        for name in ("target_timeout_s", "tenant_rate_period_s", "tenant_rate_wait_s", "discovery_interval_s"):
             require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
         self.weights()
         require(bool(self.targets), "targets", "empty", "at least one host:port")
         for name in ("targets", "drafts"):
-            addresses = getattr(self, name)
-            for address in addresses:
-                require(_is_address(address), name, address, "host:port")
-            require(len(set(addresses)) == len(addresses), name, ",".join(addresses), "free of repetitions")
+            self.watch(name)
         self._check_speculation()
+
+    def watch(self, name: str) -> PeerWatch:
+        """Over the peers that the flag of that name, targets or drafts, stands for."""
+        sources = parse_sources(getattr(self, name), flag_name=name)
+        return PeerWatch(sources, interval_s=self.discovery_interval_s)
 
     def policy(self) -> Policy:
         """The policy that the speculative flags ask for."""
@@ -129,8 +136,3 @@ class RouterConfig(ServiceFlags):
             self.policy()
         except InvalidInputError as error:
             raise ConfigError(f"the flags --speculative-* give no tree: {error}") from error
-
-
-def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) < 65536

@@ -48,7 +48,7 @@ Source: TypeAlias = FixedAddress | DnsName | ListFile
 
 
 def parse_sources(entries: Iterable[str], *, flag_name: str) -> tuple[Source, ...]:
-    """The sources that a flag names. Raises ConfigError naming the flag, for an entry of another form or given twice."""
+    """The sources that a flag names. Raises ConfigError, naming the flag, for a bad or repeated entry."""
     entries = tuple(entries)
     require(len(set(entries)) == len(entries), flag_name, ",".join(entries), "free of repetitions")
     return tuple(_parse(entry, flag_name) for entry in entries)

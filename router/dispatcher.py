@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections import Counter
 
 from paceline.errors import DeadlineError, MismatchError, PacelineError, UnavailableError
 from paceline.plumbing import Plumbing
@@ -15,6 +14,7 @@ from router.draft_link import DraftLink
 from router.fleet import Fleet
 from router.fleet_metrics import FleetCollector
 from router.live_request import LiveRequest
+from router.members import Members
 from router.metrics import RouterMetrics
 from router.peer import PeerInfo
 from router.placement import (
@@ -67,16 +67,21 @@ class Dispatcher:
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         hello = encode_hello(f"{config.host}:{config.port}", incarnation)
-        links = [
-            TargetLink(address, self, hello=hello, timeout_s=config.target_timeout_s, plumbing=plumbing)
-            for address in config.targets
-        ]
-        drafts = [DraftLink(address, self, plumbing) for address in config.drafts]
-        self.fleet = Fleet(links, drafts, tokenizer.vocab_size, Counter())
+
+        def make_target(address: str) -> TargetLink:
+            return TargetLink(address, self, hello=hello, timeout_s=config.target_timeout_s, plumbing=plumbing)
+
+        def make_draft(address: str) -> DraftLink:
+            return DraftLink(address, self, plumbing)
+
+        self.fleet = Fleet(
+            Members(config.watch("targets"), make_target, kind="target"),
+            Members(config.watch("drafts"), make_draft, kind="draft"),
+            tokenizer_vocab_size=tokenizer.vocab_size,
+        )
         self._pacing = TargetPacing(config.target_tpot_ms, clock=self._loop.time)
         self._room = WaitingRoom(config, self.fleet, self._pacing)
         self.queue = self._room.queue
-        self._links = {link.address: link for link in links}
         self._speculation = SpeculationControl(config.policy(), self.fleet, metrics)
         self._pacer = StreamPacer(config.stream_interval, loop=self._loop)
         self._live: set[LiveRequest] = set()
@@ -238,7 +243,7 @@ class Dispatcher:
 
     def _submit(self, live: LiveRequest, demand: Demand, target: TargetView) -> None:
         self._room.submitted(live)
-        link = self._links[target.address]
+        link = self.fleet.target(target.address)
         assert link.info is not None
         sampling = live.request.sampling
         if not sampling.ignore_eos:

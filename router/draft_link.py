@@ -30,12 +30,25 @@ class DraftLink:
         self.load = DraftLoad()
         self.message = "not connected yet"
         self.contacted = asyncio.Event()  # once the first attempt to reach it has succeeded or failed
+        self.over = asyncio.Event()  # no longer named by --drafts
         self._listener = listener
         self._plumbing = plumbing
 
     @property
     def ready(self) -> bool:
         return self.info is not None and not self.load.draining
+
+    def retire(self) -> None:
+        """No longer named by --drafts: its requests get another, where one fits."""
+        self.over.set()
+        self.message = "leaving"
+        if self.info is not None:
+            self.info = None
+            self._listener.on_draft_changed(self)
+
+    def reinstate(self) -> None:
+        """Named again."""
+        self.over.clear()
 
     async def run(self) -> None:
         """Keeps watching until cancelled."""

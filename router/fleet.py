@@ -3,40 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from router.draft_link import DraftLink
+from router.members import Members
 from router.placement import DraftView, TargetView, mismatch
 from router.request import Limits
 from router.target_link import TargetLink
 
 
-@dataclass(slots=True)
 class Fleet:
     """Links to all of them, and how many of this router's requests name each draft."""
 
-    targets: Sequence[TargetLink]
-    drafts: Sequence[DraftLink]
-    tokenizer_vocab_size: int
-    requests_by_draft: Counter[str]
+    def __init__(self, targets: Members[TargetLink], drafts: Members[DraftLink], *, tokenizer_vocab_size: int) -> None:
+        self._targets = targets
+        self._drafts = drafts
+        self._tokenizer_vocab_size = tokenizer_vocab_size
+        self.requests_by_draft: Counter[str] = Counter()
+
+    @property
+    def targets(self) -> Sequence[TargetLink]:
+        """Those that leave included, while requests run there."""
+        return self._targets.links
+
+    @property
+    def drafts(self) -> Sequence[DraftLink]:
+        return self._drafts.links
+
+    def target(self, address: str) -> TargetLink:
+        """The link to a target that target_views named in this turn of the loop."""
+        return self._targets.link(address)
 
     async def run(self) -> None:
         """Keeps every link up until cancelled; an error of our own in one ends all."""
         async with asyncio.TaskGroup() as group:
-            for target in self.targets:
-                group.create_task(target.run(), name=f"link to target {target.address}")
-            for draft in self.drafts:
-                group.create_task(draft.run(), name=f"link to draft {draft.address}")
+            group.create_task(self._targets.run(), name="targets")
+            group.create_task(self._drafts.run(), name="drafts")
 
     async def contacted(self, timeout_s: float) -> None:
-        """Returns once every link has been tried, or after timeout_s."""
-        events = [link.contacted for link in self.targets] + [link.contacted for link in self.drafts]
-        tries = [asyncio.ensure_future(event.wait()) for event in events]
-        _, late = await asyncio.wait(tries, timeout=timeout_s)
-        for waiter in late:
-            waiter.cancel()
+        """Returns once every link that the sources named at first has been tried, or after timeout_s."""
+        tries = asyncio.gather(self._targets.contacted(), self._drafts.contacted())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(tries, timeout_s)
 
     def target_views(self) -> list[TargetView]:
         """Of the targets whose stream stands."""
@@ -79,7 +89,7 @@ class Fleet:
         """Of the largest connected target; before there is one, those of the tokenizer."""
         infos = [link.info for link in self.targets if link.info is not None]
         return Limits(
-            vocab_size=max((info.vocab_size for info in infos), default=self.tokenizer_vocab_size),
+            vocab_size=max((info.vocab_size for info in infos), default=self._tokenizer_vocab_size),
             context_length=max((info.context_length for info in infos), default=0),
         )
 
@@ -90,8 +100,4 @@ class Fleet:
 
     def target_messages(self) -> str:
         """Why each target is not ready, for an error's message."""
-        return "; ".join(f"{link.address}: {_state(link)}" for link in self.targets)
-
-
-def _state(link: TargetLink) -> str:
-    return link.message or ("draining" if link.load.draining else "ready")
+        return "; ".join(f"{link.address}: {link.why_not_ready or 'ready'}" for link in self.targets) or "none is named"

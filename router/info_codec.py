@@ -52,7 +52,7 @@ def _target_state(link: TargetLink) -> router_pb2.ReplicaState:
         ready=link.ready,
         info=link.info_message,
         running_requests=link.num_flights,
-        message=link.message or ("draining" if link.load.draining else ""),
+        message=link.why_not_ready,
     )
 
 

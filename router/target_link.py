@@ -50,6 +50,7 @@ class TargetLink:
         self.ledger = CreditLedger()
         self.message = "not connected yet"  # why it is not ready
         self.contacted = asyncio.Event()  # once the first attempt to reach it has succeeded or failed
+        self.over = asyncio.Event()  # retired, and its last request has left
         self._listener = listener
         self._hello = hello
         self._timeout_s = timeout_s
@@ -59,10 +60,16 @@ class TargetLink:
         self._outbox: Outbox[target_pb2.Submission] = Outbox()
         self._heard_at = 0.0
         self._hung = False
+        self._retired = False
 
     @property
     def ready(self) -> bool:
-        return self.info is not None and not self.load.draining
+        return self.info is not None and not self.load.draining and not self._retired
+
+    @property
+    def why_not_ready(self) -> str:
+        """ "" where it is."""
+        return self.message or ("draining" if self.load.draining else "leaving" if self._retired else "")
 
     @property
     def num_flights(self) -> int:
@@ -97,6 +104,16 @@ class TargetLink:
         """Forgets the request and tells the target to."""
         number = self._forget(live)
         self._outbox.cancel(number)
+
+    def retire(self) -> None:
+        """No longer named by --targets: takes no more requests, and is over with the last that it has."""
+        self._retired = True
+        self._check_over()
+
+    def reinstate(self) -> None:
+        """Named again."""
+        self._retired = False
+        self.over.clear()
 
     async def run(self) -> None:
         """Keeps the link up until cancelled."""
@@ -160,8 +177,8 @@ class TargetLink:
         _log.info("target %s is up, incarnation %x", self.address, info.incarnation)
 
     async def _read(self, call: _Call, first: target_pb2.ServeResponse) -> None:
-        self._take(first)
         self._listener.on_ready(self)
+        self._take(first)
         self.contacted.set()
         clock = asyncio.get_running_loop().time
         while True:
@@ -257,7 +274,12 @@ class TargetLink:
         number = live.flight.number
         del self._flights[number]
         live.flight = None
+        self._check_over()
         return number
+
+    def _check_over(self) -> None:
+        if self._retired and not self._flights:
+            self.over.set()
 
     def _lose_flights(self) -> None:
         lives = list(self._flights.values())
