@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.registry import Collector
 
+from paceline.errors import PacelineError
 from paceline.types import FinishReason, SpeculationDecision
 from router.live_request import LiveRequest
 
@@ -29,6 +30,9 @@ class RouterMetrics:
         self._accepted_at = self._counter(
             "vllm:spec_decode_num_accepted_tokens_per_pos_total", "Rounds that accepted a draft here", "position"
         )
+        self._refusals = self._counter(
+            "paceline_router_refusals_total", "Requests that came no further than the door or the queue's end", "code"
+        )
         self.replays = self._counter("paceline_router_replays_total", "Attempts after the first", "reason")
         self._decisions = self._counter("paceline_router_decisions_total", "Decisions sent", "reason", "speculates")
         self.first_token_s = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token")
@@ -45,6 +49,10 @@ class RouterMetrics:
     def watch(self, collector: Collector) -> None:
         """Scrapes read it, too."""
         self._registry.register(collector)
+
+    def count_refusal(self, error: PacelineError) -> None:
+        """A request was not admitted."""
+        self._refusals.labels(error.code.name).inc()
 
     def count_decision(self, decision: SpeculationDecision) -> None:
         """By the kind of its reason: what stands before a colon and numbers."""

@@ -70,6 +70,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
                 raise InvalidInputError(f"the bytes sent are no GenerateRequest: {request}")
             live = await self._admit(request, context)
         except PacelineError as error:
+            self._metrics.count_refusal(error)
             await _abort(context, error)
         try:
             responses = ResponseEncoder(

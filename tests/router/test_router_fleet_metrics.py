@@ -81,3 +81,15 @@ async def test_late_rounds_are_counted_by_draft(make_target, make_draft, make_ri
     label = f'{{draft="{draft.address}"}}'
     assert figures[f"paceline_router_draft_rounds_total{label}"] == 12
     assert figures[f"paceline_router_draft_late_rounds_total{label}"] == 3
+
+
+async def test_refusals_are_counted_by_their_status(make_target, make_rig, failure) -> None:
+    rig = await make_rig([await make_target(slots=0)], max_queued_requests=1)
+    waiting = rig.generate()
+    await rig.info_when(lambda info: info.queued_requests == 1)
+    await failure(rig.generate())
+    await failure(rig.generate(priority=99))
+    figures = scraped(rig)
+    assert figures['paceline_router_refusals_total{code="RESOURCE_EXHAUSTED"}'] == 1
+    assert figures['paceline_router_refusals_total{code="INVALID_ARGUMENT"}'] == 1
+    waiting.cancel()
