@@ -8,10 +8,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry
+
 from draft_service.config import DraftConfig
 from paceline.config import describe, exit_with, parse_flags
 from paceline.errors import PacelineError
 from paceline.logs import set_up_logging
+from paceline.plumbing import Plumbing
 from paceline.threads import share_cores
 
 if TYPE_CHECKING:
@@ -25,26 +28,25 @@ def main(argv: Sequence[str]) -> None:
     """Runs the service until it is told to end."""
     try:
         config = parse_flags(DraftConfig, argv, prog=_PROG)
-        set_up_logging(_PROG, level=config.log_level)
+        set_up_logging(_PROG, level=config.log_level, format=config.log_format)
         _log.info("%s", describe(config))
         share_cores(config.num_threads)
+        registry = CollectorRegistry()
+        plumbing = Plumbing(config, registry)
         from draft_service.service import LoadedDraft  # imports torch, which reads the environment then
 
-        asyncio.run(_serve(LoadedDraft.load(config)))
+        asyncio.run(_serve(LoadedDraft.load(config), registry, plumbing))
     except PacelineError as error:
         exit_with(error, prog=_PROG)
 
 
-async def _serve(draft: LoadedDraft) -> None:
-    from prometheus_client import CollectorRegistry
-
+async def _serve(draft: LoadedDraft, registry: CollectorRegistry, plumbing: Plumbing) -> None:
     from draft_service.service import DraftService
     from paceline.metrics import MetricsServer
     from paceline.rpc import termination_event
 
     config = draft.config
-    registry = CollectorRegistry()
-    service = DraftService(draft, registry=registry)
+    service = DraftService(draft, registry=registry, plumbing=plumbing)
     with MetricsServer(registry, host=config.host, port=config.metrics_port):
         async with termination_event() as terminated:
             port = await service.start()

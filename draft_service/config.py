@@ -8,6 +8,7 @@ from paceline.config import flag, require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.errors import ConfigError, InvalidInputError
 from paceline.logs import LEVELS
+from paceline.plumbing import ServiceFlags
 from paceline.types import TreeShape
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -16,7 +17,7 @@ _GRAPH_SHAPES = "2,1,3;2,3,5;3,1,4;5,1,6;5,4,16;7,8,32"
 
 
 @dataclass(frozen=True, slots=True)
-class DraftConfig:
+class DraftConfig(ServiceFlags):
     """Runs the EAGLE-3 head and proposes trees to target services.
 
     Raises ConfigError, naming the flag, for a value out of its range.
@@ -54,6 +55,7 @@ class DraftConfig:
         return tuple(_graph_shape(part) for part in self.cuda_graph_shapes.split(";") if part)
 
     def __post_init__(self) -> None:
+        self.check_service_flags()
         require(0 <= self.port < 65536, "port", self.port, "0 to 65535")
         require(0 <= self.metrics_port < 65536, "metrics_port", self.metrics_port, "0 to 65535")
         require(self.drain_timeout_s >= 0, "drain_timeout_s", self.drain_timeout_s, "0 or more")

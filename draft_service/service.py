@@ -33,7 +33,7 @@ from engine.memory import refusing_exhaustion
 from engine.pages import PageAllocator
 from engine.wire import dtype_named
 from paceline.errors import UnavailableError
-from paceline.rpc import RpcServer
+from paceline.plumbing import Plumbing
 
 _DRAIN_LOOK_S = 0.02  # between looks at the sessions that are left
 _STOP_GRACE_S = 1.0  # for streams to take their last answers
@@ -75,7 +75,8 @@ class DraftService:
     failed: set with the error that ended the engine thread, after which every stream ends with UNAVAILABLE.
     """
 
-    def __init__(self, draft: LoadedDraft, *, registry: CollectorRegistry) -> None:
+    def __init__(self, draft: LoadedDraft, *, registry: CollectorRegistry, plumbing: Plumbing | None = None) -> None:
+        """plumbing None: plaintext, and no bytes counted."""
         loop = asyncio.get_running_loop()
         engine = draft.engine
         self.info = draft.info
@@ -94,7 +95,7 @@ class DraftService:
             failed=lambda error: call(self._fail, error),
         )
         self._loop = EngineLoop(engine, outlets)
-        self._rpc = RpcServer(SERVICE_NAME)
+        self._rpc = (plumbing or Plumbing()).server(SERVICE_NAME)
         servicer = DraftServicer(self.info, front=self._front, post=self._loop.post, clock=time.perf_counter)
         servicer.add_to(self._rpc.server)
 

@@ -14,6 +14,7 @@ from paceline.config import describe, exit_with, parse_flags
 from paceline.errors import PacelineError
 from paceline.logs import set_up_logging
 from paceline.metrics import MetricsServer
+from paceline.plumbing import Plumbing
 from paceline.rpc import termination_event
 from paceline.threads import share_cores
 from target_service.config import TargetConfig
@@ -30,7 +31,7 @@ def main(argv: Sequence[str]) -> None:
     """Runs the service until it is told to end."""
     try:
         config = parse_flags(TargetConfig, argv, prog=_PROG)
-        set_up_logging(_PROG, level=config.log_level)
+        set_up_logging(_PROG, level=config.log_level, format=config.log_format)
         _log.info("%s", describe(config))
         share_cores(config.threads_per_rank)
         from target_service.loading import check_model  # imports torch, which reads the environment then
@@ -65,15 +66,16 @@ def _run(config: TargetConfig, init_method: str) -> None:
     from target_service.service import LoadedTarget
 
     registry = CollectorRegistry()
+    plumbing = Plumbing(config, registry)
     target = LoadedTarget.load(config, init_method=init_method, registry=registry)
     with MetricsServer(registry, host=config.host, port=config.metrics_port):
-        asyncio.run(_serve(target))
+        asyncio.run(_serve(target, plumbing))
 
 
-async def _serve(target: LoadedTarget) -> None:
+async def _serve(target: LoadedTarget, plumbing: Plumbing) -> None:
     from target_service.service import TargetService
 
-    service = TargetService(target)
+    service = TargetService(target, plumbing)
     async with termination_event() as terminated:
         port = await service.start()
         print(f"ready {target.config.host}:{port}", flush=True)

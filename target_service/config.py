@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from paceline.config import flag, require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.logs import LEVELS
+from paceline.plumbing import ServiceFlags
 from paceline.threads import num_cores
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -14,7 +15,7 @@ KERNEL_BACKENDS = ("auto", "triton", "flashinfer", "reference", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class TargetConfig:
+class TargetConfig(ServiceFlags):
     """Runs a target model: decodes, verifies trees, samples.
 
     Raises ConfigError, naming the flag, for a value out of its range.
@@ -57,6 +58,7 @@ class TargetConfig:
     speculative_draft_timeout_s: float = flag(5.0, help="seconds without an answer after which a draft counts as lost")
 
     def __post_init__(self) -> None:
+        self.check_service_flags()
         for name in ("tp_size", "page_size", "chunked_prefill_size", "max_running_requests", "cuda_graph_max_rows"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         rows = max(self.max_running_requests, self.chunked_prefill_size)

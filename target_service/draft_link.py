@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import grpc
 
 from paceline.errors import PacelineError, WireError
-from paceline.rpc import open_channel
+from paceline.plumbing import Plumbing
 from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
 from target_service.draft_codec import decode_status, decode_synced, decode_trees, encode_orders, encode_sync
 from target_service.draft_orders import DraftOrders, SyncOrder
@@ -56,12 +56,13 @@ class DraftLink:
     GIVE_UP_S ends with LinkGone.
     """
 
-    def __init__(self, address: str, identity: LinkIdentity, put: Callable[[Event], None]) -> None:
+    def __init__(self, address: str, identity: LinkIdentity, put: Callable[[Event], None], plumbing: Plumbing) -> None:
         self.address = address
         self.is_gone = False
         self._clock = asyncio.get_running_loop().time
         self._identity = identity
         self._put = put
+        self._plumbing = plumbing
         self._epoch = 0
         self._connected = False
         self._orders: list[DraftOrders] = []
@@ -119,11 +120,11 @@ class DraftLink:
             head_fingerprint=self._identity.head_fingerprint,
             feature_id=self._identity.feature_id,
         )
-        async with open_channel(self.address) as channel:
+        async with self._plumbing.open_channel(self.address) as channel:
             stub = draft_pb2_grpc.DraftServiceStub(channel)
             rounds = stub.Speculate()
             bulk = stub.Sync()
-            info = await _guard(self._greet(rounds, bulk, hello))
+            info = await self._greeted(rounds, bulk, hello)
             self._connected = True
             self._put(LinkUp(LinkEpoch(self.address, self._epoch)))
             await _first_failure(
@@ -133,6 +134,16 @@ class DraftLink:
                 self._read_bulk(bulk),
                 self._await_reset(),
             )
+
+    async def _greeted(self, rounds: Any, bulk: Any, hello: draft_pb2.DraftHello) -> common_pb2.ServiceInfo:
+        """What the draft says of itself; where certificates do not fit, a loss that says so."""
+        try:
+            return await _guard(self._greet(rounds, bulk, hello))
+        except LinkLostError as lost:
+            if isinstance(lost.__cause__, grpc.aio.AioRpcError) and lost.reason is LossReason.UNREACHABLE:
+                why = await self._plumbing.explain(self.address, lost.__cause__)
+                raise LinkLostError(lost.reason, why) from lost.__cause__
+            raise
 
     async def _greet(self, rounds: Any, bulk: Any, hello: draft_pb2.DraftHello) -> common_pb2.ServiceInfo:
         try:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from paceline.plumbing import Plumbing
 from target_service.draft_link import DraftLink, LinkIdentity
 from target_service.draft_orders import DraftOrders
 from target_service.events import Event
@@ -14,9 +15,10 @@ from target_service.events import Event
 class DraftLinks:
     """Event loop only. Owns the links until ``close``."""
 
-    def __init__(self, identity: LinkIdentity, put: Callable[[Event], None]) -> None:
+    def __init__(self, identity: LinkIdentity, put: Callable[[Event], None], plumbing: Plumbing) -> None:
         self._identity = identity
         self._put = put
+        self._plumbing = plumbing
         self._links: dict[str, DraftLink] = {}
 
     def introduce_as(self, name: str) -> None:
@@ -28,7 +30,7 @@ class DraftLinks:
         link = self._links.get(address)
         if link is None or link.is_gone:
             self._links = {name: link for name, link in self._links.items() if not link.is_gone}
-            link = self._links[address] = DraftLink(address, self._identity, self._put)
+            link = self._links[address] = DraftLink(address, self._identity, self._put, self._plumbing)
         link.send(orders)
 
     async def close(self) -> None:

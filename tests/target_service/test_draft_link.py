@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from draft_service.config import DraftConfig
 from draft_service.service import DraftService, LoadedDraft
+from paceline.plumbing import Plumbing
 from paceline.types import SamplingParams, TreeShape
 from paceline.v1 import common_pb2, draft_pb2, target_pb2, verify_pb2
 from target_service.draft_link import DraftLink, LinkIdentity
@@ -79,7 +80,7 @@ async def scripted(draft: ScriptedDraft, port: int = 0):
 @contextlib.asynccontextmanager
 async def linked(address: str):
     events: asyncio.Queue = asyncio.Queue()
-    link = DraftLink(address, IDENTITY, events.put_nowait)
+    link = DraftLink(address, IDENTITY, events.put_nowait, Plumbing())
     try:
         yield link, lambda: asyncio.wait_for(events.get(), WAIT_S)
     finally:
