@@ -1,0 +1,119 @@
+"""BatchDecoder: hundreds of sequences through the target at once, a step a token, refilled as they end."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from engine.pages import PageAllocator, PageTable, pages_for
+from engine.plan import StepBuilder, TreeRows
+from engine.target_model import TargetModel
+from kernels.ops import SamplingBatch, WalkLimits
+from training.conversation import Conversation
+from training.lanes import LaneRules, Lanes
+from training.sources import Source
+
+_PAGE_SIZE = 16
+_GRAPH_CHUNK_ROWS = 256  # rows beside the lanes' own that a captured step has for openings
+_EAGER_CHUNK_ROWS = 2048
+
+
+class BatchDecoder:
+    """Numbers are begun in order, and end in any. Each lane owns its pages, so that none can run out.
+
+    A step takes one row of every lane that decodes, and openings in chunks beside them.
+    """
+
+    def __init__(self, target: TargetModel, source: Source, rules: LaneRules, *, num_lanes: int, first: int) -> None:
+        """first: the number to begin with. On a GPU it captures the steps. Raises ConfigError for too little memory."""
+        self._target = target
+        self._source = source
+        self._lanes = Lanes(num_lanes, rules)
+        self._next = first
+        self._has_more = True
+        self._cache = target.make_cache(num_lanes * pages_for(rules.capacity, _PAGE_SIZE), _PAGE_SIZE)
+        allocator = PageAllocator(self._cache.num_pages, _PAGE_SIZE)
+        self._tables = [PageTable(allocator) for _ in range(num_lanes)]
+        for table in self._tables:
+            table.reserve(rules.capacity)
+        self._page_ids = np.stack([table.page_ids for table in self._tables])  # [lanes, pages a lane]
+        target.ops.prepare_walk(WalkLimits(num_lanes, num_lanes, target.config.vocab_size))
+        self._max_rows = num_lanes + _EAGER_CHUNK_ROWS
+        if target.ops.supports_graphs:
+            self._max_rows = num_lanes + _GRAPH_CHUNK_ROWS
+            target.capture(self._cache, self._max_rows)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the source is used up and every sequence has ended."""
+        return not self._has_more and not self._lanes.pending.any()
+
+    @torch.inference_mode()
+    def step(self) -> tuple[int, list[Conversation]]:
+        """One forward of all lanes, where any has work. Returns how many tokens it drew, and what ended."""
+        self._refill()
+        lanes = self._lanes
+        pending = lanes.pending
+        single = np.flatnonzero(pending == 1)
+        builder = StepBuilder(_PAGE_SIZE)
+        drawn = np.array(self._add_chunks(builder, pending, self._max_rows - len(single)), np.int64)
+        if len(single):
+            builder.add_trees(self._rows_of(single))
+            lanes.fed[single] += 1
+        drawn = np.concatenate([drawn, single])
+        plan = builder.build()
+        if plan.num_rows == 0:
+            return 0, []
+        output = self._target.step(plan, self._cache)
+        if len(drawn) == 0:
+            return 0, []
+        assert output.logits is not None
+        walk = self._target.ops.start_walk(output.logits, plan.trees, self._sampling(drawn)).result()
+        return len(drawn), lanes.append(drawn, walk.verified_id)
+
+    def _refill(self) -> None:
+        for lane in self._lanes.idle.tolist() if self._has_more else ():
+            opening = self._source.opening(self._next)
+            if opening is None:
+                self._has_more = False
+                return
+            self._lanes.begin(lane, self._next, opening)
+            self._next += 1
+
+    def _add_chunks(self, builder: StepBuilder, pending: np.ndarray, room: int) -> list[int]:
+        """Tokens that need no drawing, the oldest sequences first. Returns the lanes whose last one is among them."""
+        lanes, complete = self._lanes, []
+        waiting = np.flatnonzero(pending > 1)
+        for lane in waiting[np.argsort(lanes.number[waiting])].tolist():
+            if room == 0:
+                break
+            start, size = int(lanes.fed[lane]), min(int(pending[lane]), room)
+            is_last = size == pending[lane]
+            tokens = lanes.tokens[lane, start : start + size]
+            builder.add_chunk(self._tables[lane], tokens, start, sample=is_last)
+            lanes.fed[lane] += size
+            room -= size
+            if is_last:
+                complete.append(lane)
+        return complete
+
+    def _rows_of(self, lanes: np.ndarray) -> TreeRows:
+        """A tree of one node for each lane."""
+        fed = self._lanes.fed[lanes]
+        held = np.arange(self._page_ids.shape[1]) <= (fed // _PAGE_SIZE)[:, None]
+        return TreeRows(
+            tokens=self._lanes.tokens[lanes, fed],
+            parents=np.full(len(lanes), -1, np.int32),
+            num_nodes=np.ones(len(lanes), np.int64),
+            committed_len=fed,
+            page_ids=self._page_ids[lanes][held],
+        )
+
+    def _sampling(self, lanes: np.ndarray) -> SamplingBatch:
+        return SamplingBatch(
+            seed=self._lanes.seed[lanes],
+            temperature=self._lanes.temperature[lanes],
+            top_k=np.zeros(len(lanes), np.int32),
+            top_p=np.ones(len(lanes), np.float32),
+            min_p=np.zeros(len(lanes), np.float32),
+        )

@@ -1,0 +1,64 @@
+"""Progress of a step: a bar on a terminal, a line now and then elsewhere, and the end of the time allowed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from tqdm import tqdm
+
+from paceline.errors import DeadlineError
+
+_LINE_EVERY_S = 15.0
+
+
+class Deadline:
+    """Of the whole run."""
+
+    def __init__(self, limit_s: float | None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit_s = limit_s
+        self._clock = clock
+        self._started_s = clock()
+
+    @property
+    def has_passed(self) -> bool:
+        return self._limit_s is not None and self._clock() - self._started_s >= self._limit_s
+
+    def check(self, done: str) -> None:
+        """Raises DeadlineError once it has passed. done: what is kept."""
+        if self.has_passed:
+            raise DeadlineError(
+                f"stopped after --time-limit-s {self._limit_s:g} with {done}; run the same command again to go on"
+            )
+
+
+class Progress:
+    """Of one step of the run, counted in unit."""
+
+    def __init__(self, what: str, *, total: int, start: int, unit: str) -> None:
+        self._what, self._unit = what, unit
+        self._bar = tqdm(desc=what, total=total, initial=start, unit=f" {unit}", unit_scale=True, disable=None)
+        self._is_silent = bool(self._bar.disable)
+        self._total, self._start, self._done = total, start, start
+        self._started_s = self._said_s = time.monotonic()
+
+    def advance(self, count: int, note: str = "") -> None:
+        self._done += count
+        if not self._is_silent:
+            if note:
+                self._bar.set_postfix_str(note, refresh=False)
+            self._bar.update(count)
+        elif time.monotonic() - self._said_s >= _LINE_EVERY_S:
+            self._say(note)
+
+    def close(self, note: str = "") -> None:
+        """Ends with a line of its own."""
+        self._bar.close()
+        self._say(note)
+
+    def _say(self, note: str) -> None:
+        self._said_s = now_s = time.monotonic()
+        rate = (self._done - self._start) / max(now_s - self._started_s, 1e-9)
+        line = f"{self._what}: {self._done:,} of {self._total:,} {self._unit}, {rate:,.0f} {self._unit}/s"
+        print(", ".join(filter(None, [line, note])), file=sys.stderr, flush=True)

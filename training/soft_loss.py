@@ -1,0 +1,55 @@
+"""soft_loss: cross-entropy of a head's logits to the target's distribution, without keeping the logits.
+
+Logits of 16k rows x 16k tokens in fp32 take 1 GB a depth; so they are made in chunks, and a chunk's gradient is made
+with it (after Hsu et al., "Liger Kernel", arXiv 2410.10989, section 3.2).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_CHUNK_VALUES = 2**27
+
+
+def soft_loss(hidden: Tensor, weight: Tensor, probs: Tensor, row_weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum over rows of row_weight * -sum(probs * log_softmax(hidden @ weight.T)), and each row's best draft id.
+
+    hidden: [n, H]; weight: [draft vocabulary, H] fp32; probs: [n, draft vocabulary] fp32, each row's sum 1;
+    row_weights: [n] fp32. Returns a scalar fp32 that can be differentiated by hidden and weight, and [n] int64.
+    """
+    loss, best = _SoftLoss.apply(hidden, weight, probs, row_weights)
+    return loss, best
+
+
+class _SoftLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, probs: Tensor, row_weights: Tensor) -> tuple[Tensor, Tensor]:
+        rounded = weight.to(hidden.dtype)
+        wants_grad = any(ctx.needs_input_grad)
+        d_hidden = torch.empty_like(hidden) if wants_grad else None
+        d_weight = torch.zeros_like(weight) if wants_grad else None
+        loss = torch.zeros((), device=hidden.device)
+        best = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
+        rows = max(1, _CHUNK_VALUES // len(weight))
+        for start in range(0, len(hidden), rows):
+            part = slice(start, start + rows)
+            logits = hidden[part] @ rounded.T
+            best[part] = logits.argmax(-1)
+            log_q = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+            loss -= torch.linalg.vecdot(probs[part], log_q) @ row_weights[part]
+            if d_hidden is None or d_weight is None:
+                continue
+            grad = log_q.exp_().sub_(probs[part]).mul_(row_weights[part, None]).to(hidden.dtype)
+            torch.mm(grad, rounded, out=d_hidden[part])
+            d_weight += grad.T @ hidden[part]
+        ctx.save_for_backward(*([d_hidden, d_weight] if d_hidden is not None and d_weight is not None else []))
+        ctx.mark_non_differentiable(best)
+        return loss, best
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        d_hidden, d_weight = ctx.saved_tensors
+        return d_hidden * grads[0].to(d_hidden.dtype), d_weight * grads[0], None, None
