@@ -94,6 +94,35 @@ def test_a_requests_own_word_on_speculation_travels(router):
     assert (tree.speculation.shape.num_steps, tree.speculation.shape.num_draft_tokens) == (5, 16)
 
 
+def test_how_a_request_wants_to_be_served_travels_where_it_is_said(router):
+    with PacelineClient(router.address) as client:
+        for options in (GenerateOptions(), GenerateOptions(tenant="a", priority=0, deadline_s=1.5)):
+            client.generate("x", options=options).result()
+    bare, given = router.requests
+    assert not any(bare.HasField(name) for name in ("tenant", "priority", "deadline_s"))
+    assert given.HasField("priority")
+    assert (given.tenant, given.priority, given.deadline_s) == ("a", 0, 1.5)
+
+
+@pytest.mark.parametrize("hint", [None, "1500", "soon"])
+async def test_a_full_services_retry_hint_is_in_the_error(router, hint):
+    def refuse(request, context):
+        if hint is not None:
+            context.set_trailing_metadata((("retry-after-ms", hint),))
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "full")
+        yield
+
+    router.script = refuse
+    expected = 1.5 if hint == "1500" else None
+    with PacelineClient(router.address) as client, pytest.raises(CapacityError) as caught:
+        client.generate("x").result()
+    assert caught.value.retry_after_s == expected
+    async with AsyncPacelineClient(router.address) as client:
+        with pytest.raises(CapacityError) as caught:
+            await client.generate("x").result()
+    assert caught.value.retry_after_s == expected
+
+
 @pytest.mark.parametrize(
     "values",
     [{"max_tokens": 0}, {"max_tokens": -1}, {"temperature": float("nan")}, {"top_p": 0.0}, {"seed": 2**64}],

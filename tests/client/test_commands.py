@@ -60,16 +60,18 @@ def test_generate_takes_raw_text_ids_a_system_message_and_stdin(router, monkeypa
     assert stdin.chat.messages[0].content == "from stdin"
 
 
-def test_flags_of_sampling_and_speculation_travel(router, capsys):
+def test_flags_of_sampling_speculation_and_service_travel(router, capsys):
     shape = ["--speculative-num-steps", "3", "--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "8"]
     sampling = ["--temperature", "0.5", "--top-k", "7", "--seed", "9", "--stop-token-ids", "4,5", "--ignore-eos"]
-    assert main(["generate", "hi", *shape, *sampling, "--router", router.address]) == 0
+    terms = ["--tenant", "a", "--priority", "-2", "--deadline-s", "1.5"]
+    assert main(["generate", "hi", *shape, *sampling, *terms, "--router", router.address]) == 0
     assert main(["generate", "hi", "--no-speculation", "--router", router.address]) == 0
     request, plain = router.requests
     assert request.speculation.shape.num_draft_tokens == 8
     params = request.sampling_params
     assert (params.temperature, params.top_k, params.seed, list(params.stop_token_ids)) == (0.5, 7, 9, [4, 5])
     assert params.ignore_eos
+    assert (request.tenant, request.priority, request.deadline_s) == ("a", -2, 1.5)
     assert plain.speculation.disable
 
 
