@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -12,14 +13,16 @@ from paceline.codec import (
     decode_token_ids,
     encode_finish_reason,
     encode_stats,
+    encode_tree_shape,
 )
 from paceline.errors import InvalidInputError, PacelineError, WireError
-from paceline.types import SamplingParams
+from paceline.types import SamplingParams, TreeShape
 from paceline.v1 import common_pb2, target_pb2
 from target_service.emission import Finished, Returned, ReturnReason, StreamBatch
 from target_service.events import Cancelled, Event, PolicySet, Refused, SpeculationUpdated, Submitted
 from target_service.load import Load
 from target_service.request import Request, RequestKey, cost_of
+from target_service.round_columns import RoundColumns
 from target_service.token_columns import join
 
 _RETURN_REASONS = {
@@ -115,6 +118,8 @@ def encode_batch(batch: StreamBatch) -> target_pb2.ServeResponse:
         response.credits.pages = batch.credits.pages
     if batch.load is not None:
         response.load.CopyFrom(encode_load(batch.load))
+    if batch.rounds:
+        _add_rounds(response.rounds, batch.rounds)
     return response
 
 
@@ -131,6 +136,9 @@ def encode_load(load: Load) -> target_pb2.LoadReport:
         step_ms=load.step.step_ms,
         forward_ms=load.step.forward_ms,
         tree_wait_ms=load.step.tree_wait_ms,
+        context_tokens=load.step.context_tokens,
+        verified_requests=load.step.verified_requests,
+        drafted_requests=load.step.drafted_requests,
         mean_accepted_length=load.mean_accepted_length,
         accepted_by_depth=load.accepted_by_depth,
         draining=load.draining,
@@ -141,12 +149,19 @@ def encode_load(load: Load) -> target_pb2.LoadReport:
     )
 
 
-def _decode_policy(message: target_pb2.BatchPolicy, stream: int) -> PolicySet:
-    def given(name: str) -> int | None:
-        value: int = getattr(message, name)
-        return value if message.HasField(name) else None  # type: ignore[arg-type]
+def _add_rounds(message: target_pb2.SpeculativeRounds, rounds: Sequence[RoundColumns]) -> None:
+    index: dict[TreeShape, int] = {}
+    for columns in rounds:
+        message.shape.extend([index.setdefault(shape, len(index)) for shape in columns.shapes])
+        message.request.extend(columns.request.tolist())
+        message.num_nodes.extend(columns.num_nodes.tolist())
+        message.accept_length.extend(columns.accept_length.tolist())
+    message.shapes.extend([encode_tree_shape(shape) for shape in index])
 
-    return PolicySet(stream, given("max_running_requests"), given("max_rows"), given("chunked_prefill_size"))
+
+def _decode_policy(message: target_pb2.BatchPolicy, stream: int) -> PolicySet:
+    wishes = {field.name: value for field, value in message.ListFields()}
+    return PolicySet(stream, **wishes)
 
 
 def _encode_finished(finished: Finished) -> target_pb2.Finish:

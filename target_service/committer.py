@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.ops import WalkResult
-from paceline.types import FinishReason
+from paceline.types import FinishReason, TreeShape
 from target_service.request_desk import RequestDesk
-from target_service.sequence import StepPath
+from target_service.round_columns import RoundColumns
+from target_service.sequence import Sequence, StepPath
 from target_service.sequence_table import Moves, SequenceTable
 from target_service.speculation_stats import AcceptanceWindow
 from target_service.step_plan import PlannedStep
@@ -72,6 +73,7 @@ class Committer:
         table.counts.add_rounds(rows[: planned.num_decoding], late=rows[planned.late])
         if planned.num_speculating:
             self._note_trees(planned, walk.accept_length)
+            self._note_rounds(planned, walk.accept_length)
             _note_paths(planned, walk, starts=starts, step=step)
         for chunk in planned.due.chunks:
             if chunk.is_last:
@@ -110,6 +112,21 @@ class Committer:
         self._table.counts.add_trees(planned.rows[trees], num_nodes=num_nodes[trees], accept_length=accepted)
         self._window.extend(accepted.tolist())
 
+    def _note_rounds(self, planned: PlannedStep, accept_length: np.ndarray) -> None:
+        """For the routers' policies: each request that asked its draft, with a tree or late."""
+        num_nodes = np.diff(planned.plan.trees.node_indptr[: len(planned.due.trees) + 1])
+        trees = np.flatnonzero(num_nodes > 1)
+        asked = np.concatenate([trees, np.array(planned.late, np.int64)])
+        if not len(asked):
+            return
+        rows, table = planned.rows[asked], self._table
+        nodes, accepted = np.ones(len(asked), np.int64), np.zeros(len(asked), np.int64)
+        nodes[: len(trees)], accepted[: len(trees)] = num_nodes[trees], accept_length[trees]
+        shapes = [_shape_asked(planned.seqs[number]) for number in asked.tolist()]
+        everything, streams = RoundColumns(table.request[rows], shapes, nodes, accepted), table.stream[rows]
+        for stream in set(streams.tolist()):
+            self._requests.batch(stream).rounds.append(everything.of(streams == stream))
+
     def _emit(self, rows: np.ndarray, base: np.ndarray, counts: np.ndarray, token_ids: np.ndarray) -> None:
         if not len(rows):
             return
@@ -122,6 +139,12 @@ class Committer:
             return
         for stream in np.unique(streams).tolist():
             self._requests.batch(stream).deltas.append(everything.of(streams == stream))
+
+
+def _shape_asked(seq: Sequence) -> TreeShape:
+    """The shape of the tree that the request got or still waits for."""
+    assert seq.draft is not None and seq.draft.shape is not None
+    return seq.draft.shape
 
 
 def _note_paths(planned: PlannedStep, walk: WalkResult, *, starts: np.ndarray, step: int) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from target_service.speculation_stats import AcceptanceWindow
 
-PRIOR_ACCEPTED_LENGTH = 2.0  # before MIN_ROUNDS were seen
+PRIOR_ACCEPTED_LENGTH = 4.0  # before MIN_ROUNDS were seen: trees that all came late would never be measured
 MIN_ROUNDS = 16
 MIN_GAIN = 0.5  # tokens: a window of bad luck must not make every tree late, for then nothing is measured any more
 _SMOOTHING = 0.1
@@ -17,6 +17,7 @@ class StepTimes:
 
     def __init__(self, rows: list[int], step_ms: list[float]) -> None:
         """rows ascend."""
+        self.warm_up = tuple(zip(rows, step_ms, strict=True))
         self._rows = rows
         self._step_ms = step_ms
         self._scale = 1.0

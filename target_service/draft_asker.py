@@ -59,8 +59,7 @@ class DraftAsker:
                 base = session.sent_len
             if shape is not None and committed_len - base <= MAX_RIDING_ROWS:
                 deadline_s = asking.now_s + asking.deadline_s
-                max_nodes = shape.num_draft_tokens
-                session.ask(committed_len, max_nodes=max_nodes, now_s=asking.now_s, deadline_s=deadline_s)
+                session.ask(committed_len, shape=shape, now_s=asking.now_s, deadline_s=deadline_s)
                 rows.ask(seq, base, shape=shape, step=asking.step)
         rows.start_read()
 

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from paceline.tree import DraftTree
+from paceline.types import TreeShape
 
 
 class TreeVerdict(enum.Enum):
@@ -44,10 +45,10 @@ class DraftSession:
         "is_asking",
         "is_open",
         "is_rewinding",
-        "max_nodes",
         "round",
         "sent_len",
         "session",
+        "shape",
         "sync_inflight",
         "tree",
     )
@@ -66,7 +67,7 @@ class DraftSession:
         self.asked_len = 0  # committed_len of the ask
         self.asked_at_s = 0.0
         self.deadline_s = 0.0
-        self.max_nodes = 0
+        self.shape: TreeShape | None = None  # of the ask
         self.tree: DraftTree | None = None
 
     @property
@@ -83,7 +84,7 @@ class DraftSession:
         self.sent_len += num_rows
         self.sync_inflight += 1
 
-    def ask(self, committed_len: int, *, max_nodes: int, now_s: float, deadline_s: float) -> None:
+    def ask(self, committed_len: int, *, shape: TreeShape, now_s: float, deadline_s: float) -> None:
         """Opens the next round: all rows up to committed_len count as sent.
 
         An ask that is repeated at the same length keeps the first one's deadline: a draft that answers at once and
@@ -96,7 +97,7 @@ class DraftSession:
         self.is_asking = True
         self.asked_len = committed_len
         self.asked_at_s = now_s
-        self.max_nodes = max_nodes
+        self.shape = shape
         self.tree = None
 
     def on_tree(self, arrived: ArrivedTree, *, committed_len: int, root_token: int) -> TreeVerdict:
@@ -106,7 +107,8 @@ class DraftSession:
         if arrived.round > self.round:
             return TreeVerdict.WRONG
         self.is_asking = False
-        if arrived.base_committed_len != self.asked_len or arrived.tree.num_nodes > self.max_nodes:
+        assert self.shape is not None
+        if arrived.base_committed_len != self.asked_len or arrived.tree.num_nodes > self.shape.num_draft_tokens:
             return TreeVerdict.WRONG
         self.held_len = self.asked_len
         if committed_len != self.asked_len:

@@ -10,6 +10,7 @@ from paceline.stats import SpeculationStats
 from paceline.types import FinishReason
 from target_service.credits import Grant
 from target_service.load import Load
+from target_service.round_columns import RoundColumns
 from target_service.round_record import RoundRecord
 from target_service.token_columns import TokenColumns
 
@@ -45,6 +46,7 @@ class StreamBatch:
     deltas: list[TokenColumns] = field(default_factory=list)  # of one step each, in order
     finishes: list[Finished] = field(default_factory=list)
     returns: list[Returned] = field(default_factory=list)
+    rounds: list[RoundColumns] = field(default_factory=list)  # of one step each, in order
     credits: Grant | None = None
     load: Load | None = None
 
@@ -54,6 +56,7 @@ class StreamBatch:
         self.deltas += later.deltas
         self.finishes += later.finishes
         self.returns += later.returns
+        self.rounds += later.rounds
         self.credits = later.credits or self.credits
         self.load = later.load or self.load
 

@@ -51,12 +51,13 @@ class SpeculationUpdated:
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """A router's wishes for the size of steps; None leaves a limit as it is."""
+    """A router's wishes for the target's steps; None leaves one as it is."""
 
     stream: int
-    max_running_requests: int | None
-    max_rows: int | None
-    chunked_prefill_size: int | None
+    max_running_requests: int | None = None
+    max_rows: int | None = None
+    chunked_prefill_size: int | None = None
+    join_rounds: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

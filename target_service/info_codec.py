@@ -13,9 +13,10 @@ from engine.weights import fingerprint, fingerprint_of
 from paceline import __version__
 from paceline.v1.common_pb2 import ServiceInfo
 from target_service.config import TargetConfig
+from target_service.deadline import StepTimes
 from target_service.loading import LoadedRank
 
-__all__ = ["ServiceInfo", "service_info"]
+__all__ = ["ServiceInfo", "add_step_times", "service_info"]
 
 
 def service_info(config: TargetConfig, rank: LoadedRank) -> ServiceInfo:
@@ -44,6 +45,12 @@ def service_info(config: TargetConfig, rank: LoadedRank) -> ServiceInfo:
         max_running_requests=config.max_running_requests,
         eos_token_ids=model.config.eos_token_ids,
     )
+
+
+def add_step_times(info: ServiceInfo, times: StepTimes) -> None:
+    """What the warm-up took, for the routers' cost models."""
+    for rows, ms in times.warm_up:
+        info.step_times.add(rows=rows, ms=ms)
 
 
 def _head_fingerprint(path: Path) -> str:

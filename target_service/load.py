@@ -23,6 +23,9 @@ class StepFigures:
     step_ms: float = 0.0
     forward_ms: float = 0.0
     tree_wait_ms: float = 0.0  # before the step, for trees alone
+    context_tokens: int = 0  # committed, of the requests that verified
+    verified_requests: int = 0
+    drafted_requests: int = 0  # of them with more than one node
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,11 @@ class Reporter:
         assert self._done is None, "a step was never told of"
         self._done = done
 
+    @property
+    def holds_step(self) -> bool:
+        """Whether a step was noted and not told of."""
+        return self._done is not None
+
     def flush(self) -> None:
         """Tells of the step that was noted, if there is one."""
         done, self._done = self._done, None
@@ -85,17 +90,21 @@ class Reporter:
         plan, marks = done.planned.plan, done.marks
         if not done.planned.num_chunk_tokens:
             self._parts.times.observe(plan.num_rows, marks.step_ms)
+        num_decoding = done.planned.num_decoding
+        roots = plan.trees.node_indptr[: num_decoding + 1]
+        num_nodes = np.diff(roots)
         figures = StepFigures(
             rows=plan.num_rows,
             prefill_tokens=done.planned.num_chunk_tokens,
             step_ms=marks.step_ms,
             forward_ms=done.result.forward_ms,
             tree_wait_ms=done.waited_s * 1e3,
+            context_tokens=int(plan.trees.positions[roots[:-1]].sum()),
+            verified_requests=num_decoding,
+            drafted_requests=int((num_nodes > 1).sum()),
         )
         metrics = self._parts.metrics
         metrics.step(figures, emitted_tokens=done.committed.num_emitted)
-        num_decoding = done.planned.num_decoding
-        num_nodes = np.diff(plan.trees.node_indptr[: num_decoding + 1])
         metrics.rounds(num_nodes, done.result.walk.accept_length[:num_decoding], num_late=len(done.planned.late))
         self._emit(self._load(figures), _record(done))
 

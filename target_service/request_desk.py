@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -126,13 +127,11 @@ class RequestDesk:
             self._drafts.follow(seq)
 
     def set_policy(self, event: PolicySet) -> None:
-        """The strictest of all routers' wishes holds, within the flags."""
-        before = self._policies.get(event.stream, PolicySet(event.stream, None, None, None))
-        self._policies[event.stream] = PolicySet(
-            event.stream,
-            before.max_running_requests if event.max_running_requests is None else event.max_running_requests,
-            before.max_rows if event.max_rows is None else event.max_rows,
-            before.chunked_prefill_size if event.chunked_prefill_size is None else event.chunked_prefill_size,
+        """The strictest of all routers' wishes holds, within the flags; rounds are joined where one asks for it."""
+        before = self._policies.get(event.stream, PolicySet(event.stream))
+        wishes = dataclasses.asdict(event)
+        self._policies[event.stream] = dataclasses.replace(
+            before, **{name: wish for name, wish in wishes.items() if wish is not None}
         )
         self._apply_policies()
 
@@ -220,6 +219,7 @@ class RequestDesk:
         self.limits = Limits(
             max_rows=_least(bounds.limits.max_rows, (p.max_rows for p in policies)),
             chunked_prefill_size=_least(bounds.limits.chunked_prefill_size, (p.chunked_prefill_size for p in policies)),
+            join_rounds=any(p.join_rounds for p in policies),
         )
         self.credits.set_slots(self.max_running_requests)
 

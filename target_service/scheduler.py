@@ -16,6 +16,7 @@ class Limits:
 
     max_rows: int  # trees and chunks together
     chunked_prefill_size: int  # prompt tokens
+    join_rounds: bool = False  # prompts and undrafted requests join the step of the trees that are on their way
 
 
 class TreeTurn(NamedTuple):
@@ -57,8 +58,9 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, *, num_decoding: int
     """Sequences in order of arrival.
 
     A request whose tree is on its way is left out. Trees that are there wait for those that are not, up to the
-    first deadline, unless prompts or undrafted requests keep the model busy anyway. Each decoding request
-    gets one row, prompts what is left up to their limit, and trees the rest: one that does not fit is cut.
+    first deadline, unless prompts or undrafted requests keep the model busy anyway; with join_rounds these wait, too,
+    until a tree is late. Each decoding request gets one row, prompts what is left up to their limit, and trees the
+    rest: one that does not fit is cut.
     Past max_rows requests, those that waited longest go first. MUTATES sessions: a tree that takes part is taken, and
     so is one of a request that does not speculate any more.
     """
@@ -67,6 +69,7 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, *, num_decoding: int
     plain: list[Sequence] = []
     prompts: list[Sequence] = []
     until_s: float | None = None
+    is_late = False
     for seq in sequences:
         session = seq.draft
         if not seq.is_decoding:
@@ -82,7 +85,9 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, *, num_decoding: int
             until_s = session.deadline_s if until_s is None else min(until_s, session.deadline_s)
         else:
             missing.append(seq)
-    if until_s is not None and not missing and not plain and not prompts:
+            is_late |= session.is_asking
+    is_idle = not missing and not plain and not prompts
+    if until_s is not None and (is_idle or (limits.join_rounds and not is_late)):
         return Schedule(until_s=until_s)
 
     num_roots = len(ready) + len(missing) + len(plain)

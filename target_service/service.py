@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from engine.pages import PageAllocator
 from kernels.ops import WalkLimits
 from paceline.errors import PacelineError, UnavailableError
-from paceline.plumbing import Plumbing
+from paceline.rpc import RpcServer
 from target_service.codec import Edge
 from target_service.config import TargetConfig
 from target_service.deadline import TreeDeadline
@@ -26,7 +26,7 @@ from target_service.draft_rows import RowSender
 from target_service.engine_loop import EngineLoop, LoopParts, Outlets
 from target_service.events import DrainEnded, DrainStarted, Stopped
 from target_service.front import Front
-from target_service.info_codec import ServiceInfo, service_info
+from target_service.info_codec import ServiceInfo, add_step_times, service_info
 from target_service.loading import LoadedRank, load_rank
 from target_service.mailbox import Mailbox
 from target_service.metrics import TargetMetrics
@@ -57,7 +57,9 @@ class LoadedTarget:
         """Takes seconds; to be called before the event loop runs. Raises ModelLoadError or ConfigError."""
         rank = load_rank(config, 0, init_method)
         info = service_info(config, rank)
-        return cls(config, info, make_parts(config, rank, context_length=info.context_length, registry=registry))
+        parts = make_parts(config, rank, context_length=info.context_length, registry=registry)
+        add_step_times(info, parts.times)
+        return cls(config, info, parts)
 
 
 def make_parts(
@@ -69,7 +71,7 @@ def make_parts(
     rank.ops.prepare_walk(
         WalkLimits(config.max_rows_per_step, config.max_running_requests, rank.model.config.vocab_size)
     )
-    times = warm_up(runner, allocator)
+    times = warm_up(runner, allocator, max_rows=config.max_rows_per_step)
     window = AcceptanceWindow()
     metrics = TargetMetrics(registry)
     rows = RowSender(runner.features)
@@ -98,9 +100,7 @@ class TargetService:
     failed: set with the error that ended the engine thread; ``close`` then ends every stream with it.
     """
 
-    def __init__(self, target: LoadedTarget, plumbing: Plumbing | None = None) -> None:
-        """plumbing None: plaintext, and no bytes counted."""
-        plumbing = plumbing or Plumbing()
+    def __init__(self, target: LoadedTarget) -> None:
         config, info = target.config, target.info
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._config = config
@@ -113,12 +113,12 @@ class TargetService:
             head_fingerprint=info.head_fingerprint,
             vocab_size=info.vocab_size,
         )
-        self._links = DraftLinks(identity, self._mailbox.put, plumbing)
+        self._links = DraftLinks(identity, self._mailbox.put)
         self._front = Front(self._mailbox, self._links)
         outlets = Outlets(self._from_engine(self._front.send_orders), self._from_engine(self._front.deliver))
         engine = EngineLoop(target.parts, self._mailbox, outlets)
         self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine", daemon=True)
-        self._rpc = plumbing.server(SERVICE_NAME)
+        self._rpc = RpcServer(SERVICE_NAME)
         edge = Edge(info.vocab_size, info.context_length, info.page_size)
         TargetServicer(info, edge=edge, front=self._front).add_to(self._rpc.server)
 

@@ -39,7 +39,7 @@ def sequence(number: int, *, prompt_len: int = 4, decoding: bool = True, draft: 
     if draft:
         seq.draft = DraftSession("d:1", session=number, epoch=1)
     if draft in ("waits", "ready"):
-        seq.draft.ask(seq.committed_len, max_nodes=6, now_s=0.0, deadline_s=10.0)
+        seq.draft.ask(seq.committed_len, shape=SHAPE, now_s=0.0, deadline_s=10.0)
     if draft == "ready":
         seq.draft.on_tree(
             ArrivedTree(1, prompt_len, DraftTree.chain([7, 1, 2, 3, 4, 5])), committed_len=prompt_len, root_token=7
