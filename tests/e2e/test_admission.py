@@ -23,14 +23,7 @@ RATE = 12
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[PacelineClient]:
-    router_flags = (
-        "--max-queued-requests",
-        str(QUEUE),
-        "--tenant-rate-limit",
-        str(RATE),
-        "--tenant-rate-period-s",
-        "5",
-    )
+    rate = ("--tenant-rate-limit", str(RATE), "--tenant-rate-period-s", "5", "--tenant-rate-wait-s", "0.1")
     config = FleetConfig(
         num_drafts=0,
         router_flags=("--max-queued-requests", str(QUEUE), *rate),
