@@ -41,6 +41,9 @@ from target_service.step_plan import plan_step
 from target_service.step_runner import StepRunner
 
 IDLE_WAIT_S = 1.0  # between looks at the drafts, at most
+# Orders wait for the interpreter's lock while this thread puts a step's news together: 0.45 ms of a round of 10 ms, one
+# H200 at the 8B shape. So the news waits until they have left.
+_HEAD_START_S = 0.0003
 
 _FOR_THE_NEXT_STEP = (TreesArrived, RowsSynced)  # after these the drafts are asked no sooner than after that step
 
@@ -94,6 +97,7 @@ class EngineLoop:
         self._stopped = False
         self._step = 0
         self._has_asked = False  # since the last event that may make a request ask
+        self._has_sent = False  # orders, for which the event loop needs the interpreter's lock
         self._is_idle = False  # the last turn ran no step
         self._waiting_since_s: float | None = None  # for trees alone
 
@@ -124,6 +128,9 @@ class EngineLoop:
         if not due.is_empty:
             self._run_step(due, now_s)
             return 0.0
+        if self._has_sent and self._reporter.holds_step:
+            self._has_sent = self._is_idle = False
+            return _HEAD_START_S
         self._hand_over_late()
         self._reporter.flush_changes()
         if due.until_s is None:
@@ -181,6 +188,7 @@ class EngineLoop:
         orders = self._parts.asker.take_orders()
         if orders:
             self._send_orders(orders)
+            self._has_sent = True
 
     def _hand_over_late(self) -> None:
         """Rows that were read from the pool, when the device has something else to do."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.stats import SpeculationStats
-from target_service.deadline import MIN_ROUNDS, StepTimes, TreeDeadline
+from target_service.deadline import MIN_ROUNDS, PRIOR_ACCEPTED_LENGTH, StepTimes, TreeDeadline
 from target_service.patience import Patience
 from target_service.speculation_stats import WINDOW_ROUNDS, AcceptanceWindow, RoundCounts
 
@@ -16,8 +16,9 @@ def deadline(*accepted: int, fixed_ms: float | None = None) -> TreeDeadline:
 
 
 def test_before_anything_was_seen_a_prior_holds():
-    assert deadline().seconds(1) == pytest.approx(0.010)
-    assert deadline(5, 5).seconds(1) == pytest.approx(0.010)
+    prior_s = (PRIOR_ACCEPTED_LENGTH - 1) * 0.010
+    assert deadline().seconds(1) == pytest.approx(prior_s)
+    assert deadline(5, 5).seconds(1) == pytest.approx(prior_s)
 
 
 def test_it_follows_the_accepted_length_and_the_batch():
