@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from engine.pages import PageAllocator
 from kernels.ops import WalkLimits
 from paceline.errors import PacelineError, UnavailableError
-from paceline.rpc import RpcServer
+from paceline.plumbing import Plumbing
 from target_service.codec import Edge
 from target_service.config import TargetConfig
 from target_service.deadline import TreeDeadline
@@ -100,7 +100,9 @@ class TargetService:
     failed: set with the error that ended the engine thread; ``close`` then ends every stream with it.
     """
 
-    def __init__(self, target: LoadedTarget) -> None:
+    def __init__(self, target: LoadedTarget, plumbing: Plumbing | None = None) -> None:
+        """plumbing None: plaintext, and no bytes counted."""
+        plumbing = plumbing or Plumbing()
         config, info = target.config, target.info
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._config = config
@@ -113,12 +115,12 @@ class TargetService:
             head_fingerprint=info.head_fingerprint,
             vocab_size=info.vocab_size,
         )
-        self._links = DraftLinks(identity, self._mailbox.put)
+        self._links = DraftLinks(identity, self._mailbox.put, plumbing)
         self._front = Front(self._mailbox, self._links)
         outlets = Outlets(self._from_engine(self._front.send_orders), self._from_engine(self._front.deliver))
         engine = EngineLoop(target.parts, self._mailbox, outlets)
         self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine", daemon=True)
-        self._rpc = RpcServer(SERVICE_NAME)
+        self._rpc = plumbing.server(SERVICE_NAME)
         edge = Edge(info.vocab_size, info.context_length, info.page_size)
         TargetServicer(info, edge=edge, front=self._front).add_to(self._rpc.server)
 
