@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from draft_service.batcher import StepLimits
 from draft_service.config import DraftConfig
 from engine.device_drafter import MAX_BEAM_ROWS
 from engine.head_model import HeadModel
@@ -14,9 +15,9 @@ from paceline.types import MAX_SCRATCH_NODES
 _CPU_POOL_BYTES = 128 << 20
 
 
-def memory_needs(config: DraftConfig, model: HeadModel) -> MemoryNeeds:
+def memory_needs(limits: StepLimits, model: HeadModel) -> MemoryNeeds:
     workspace = workspace_bytes(
-        max(config.max_round_rows + config.max_bulk_rows, MAX_BEAM_ROWS),
+        max(limits.max_rows, MAX_BEAM_ROWS),
         vocab_size=model.config.draft_vocab_size,
         hidden_size=model.config.hidden_size,
         inner_size=model.config.intermediate_size,

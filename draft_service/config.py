@@ -42,7 +42,9 @@ class DraftConfig(ServiceFlags):
     )
     context_length: int | None = flag(None, help="tokens of one session at most; unset: the target's")
     max_round_rows: int = flag(512, help="rows of one step that extend sessions which wait for a tree")
-    max_bulk_rows: int = flag(64, help="rows of one step from prompts, flushes and replays, beside the others")
+    max_bulk_rows: int | None = flag(
+        None, help="rows of one step from prompts, flushes and replays, behind the others; unset: 64 on a CPU, else 256"
+    )
     cuda_graph_shapes: str = flag(
         _GRAPH_SHAPES,
         help="on a GPU: steps,topk,tokens of each tree that is captured, which serves smaller ones, too; ';' between",
@@ -59,14 +61,16 @@ class DraftConfig(ServiceFlags):
         require(0 <= self.port < 65536, "port", self.port, "0 to 65535")
         require(0 <= self.metrics_port < 65536, "metrics_port", self.metrics_port, "0 to 65535")
         require(self.drain_timeout_s >= 0, "drain_timeout_s", self.drain_timeout_s, "0 or more")
-        for name in ("num_threads", "page_size", "max_running_requests", "max_bulk_rows"):
+        for name in ("num_threads", "page_size", "max_running_requests", "max_round_rows"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         for name in ("max_total_tokens", "context_length"):
             value = getattr(self, name)
             require(value is None or value >= 2, name, value, "at least 2, or unset")
         require(0 < self.mem_fraction_static < 1, "mem_fraction_static", self.mem_fraction_static, "between 0 and 1")
-        enough = self.max_round_rows >= self.max_bulk_rows
-        require(enough, "max_round_rows", self.max_round_rows, f"at least --max-bulk-rows, {self.max_bulk_rows}")
+        if self.max_bulk_rows is not None:
+            require(self.max_bulk_rows >= 1, "max_bulk_rows", self.max_bulk_rows, "at least 1, or unset")
+            enough = self.max_round_rows >= self.max_bulk_rows
+            require(enough, "max_round_rows", self.max_round_rows, f"at least --max-bulk-rows, {self.max_bulk_rows}")
         self.graph_shapes  # noqa: B018 - refuses what is no shape
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from draft_service.batcher import StepLimits
 from draft_service.config import DraftConfig
 from draft_service.warm_up import warm_up
@@ -13,11 +15,20 @@ from engine.pages import PageAllocator
 
 AnyDrafter = Drafter | DeviceDrafter
 
+_CPU_BULK_ROWS, _GPU_BULK_ROWS = 64, 256
 
-def load_drafter(config: DraftConfig, model: HeadModel, allocator: PageAllocator) -> AnyDrafter:
+
+def choose_limits(config: DraftConfig, device: torch.device) -> StepLimits:
+    """A GPU reads the head's weights for some hundred rows in the time that it takes for one."""
+    bulk_rows = config.max_bulk_rows
+    if bulk_rows is None:
+        bulk_rows = min(_CPU_BULK_ROWS if device.type == "cpu" else _GPU_BULK_ROWS, config.max_round_rows)
+    return StepLimits(config.max_round_rows, bulk_rows)
+
+
+def load_drafter(config: DraftConfig, model: HeadModel, allocator: PageAllocator, *, limits: StepLimits) -> AnyDrafter:
     """Allocates the pool for the allocator's pages. Takes seconds; its first round is as fast as the next."""
     cache = model.make_cache(allocator.num_pages, allocator.page_size)
-    limits = StepLimits(config.max_round_rows, config.max_bulk_rows)
     if not model.ops.supports_graphs:
         drafter: AnyDrafter = Drafter(model, cache, limits.max_rows)
     else:

@@ -11,11 +11,10 @@ from typing import Self
 
 from prometheus_client import CollectorRegistry
 
-from draft_service.batcher import StepLimits
 from draft_service.capacity import choose_pages, memory_needs
 from draft_service.config import DraftConfig
 from draft_service.draft_engine import DraftEngine
-from draft_service.drafting import load_drafter
+from draft_service.drafting import choose_limits, load_drafter
 from draft_service.engine_loop import EngineLoop, Outlets
 from draft_service.events import Drain
 from draft_service.front import Front
@@ -57,12 +56,12 @@ class LoadedDraft:
         target = load_model_config(model_path)
         context_length = target.context_length(config.context_length)
         device, ops = choose_device(config.device, config.kernel_backend, num_threads=config.num_threads)
-        limits = StepLimits(config.max_round_rows, config.max_bulk_rows)
+        limits = choose_limits(config, device)
         with refusing_exhaustion(device):
             model = HeadModel.load(head_path, model_path, dtype=dtype_named(config.dtype), ops=ops, device=device)
-            num_pages = choose_pages(config, memory_needs(config, model), device=device, context_length=context_length)
+            num_pages = choose_pages(config, memory_needs(limits, model), device=device, context_length=context_length)
             allocator = PageAllocator(num_pages, config.page_size)
-            drafter = load_drafter(config, model, allocator)
+            drafter = load_drafter(config, model, allocator, limits=limits)
         table = SessionTable(allocator, max_sessions=config.max_running_requests, context_length=context_length)
         engine = DraftEngine(drafter, table, limits=limits, clock=time.perf_counter)
         info = describe_draft(config, model, target, num_pages=num_pages, context_length=context_length)

@@ -10,9 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from engine.pages import PageTable
+from engine.pool import HeadCache
 from kernels.ops import AttentionBatch
 from paceline.tree import DraftTree
-from paceline.types import TreeShape
+from paceline.types import MAX_SCRATCH_NODES, TreeShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,21 @@ def attention_batch(
         is_causal=np.full(len(tables), ancestors is None),
         ancestors=np.zeros(q_indptr[-1], np.uint64) if ancestors is None else ancestors,
         page_size=page_size,
+    )
+
+
+def spare_batch(cache: HeadCache, num_rows: int) -> AttentionBatch:
+    """One request on the cache's spare page, with up to 64 rows of a tree: for captures."""
+    num_pages = -(-MAX_SCRATCH_NODES // cache.page_size)
+    return AttentionBatch(
+        q_indptr=np.array([0, num_rows], np.int32),
+        prefix_len=np.zeros(1, np.int32),
+        local_len=np.array([num_rows], np.int32),
+        page_indptr=np.array([0, num_pages], np.int32),
+        page_ids=np.full(num_pages, cache.num_pages, np.int32),
+        is_causal=np.zeros(1, np.bool_),
+        ancestors=np.ones(num_rows, np.uint64),
+        page_size=cache.page_size,
     )
 
 

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from engine.draft_batch import Piece, row_batch
+from engine.draft_batch import Piece, row_batch, spare_batch
 from engine.graph_capture import Capture, Launch
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
@@ -58,6 +58,7 @@ class ExtendForward:
         columns[2].fill_(self._cache.spare_slot)
         columns[4].fill_(len(self._last_hidden) - 1)
         self._rows.send(columns.numel())
+        self._attention.load(spare_batch(self._cache, 1), key[1])
         self._replays[key] = capture(partial(self._launch, *key))
 
     def run(self, pieces: Sequence[Piece]) -> None:

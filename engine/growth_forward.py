@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.draft_batch import ExtendItem, attention_batch, slots_of
+from engine.draft_batch import ExtendItem, attention_batch, slots_of, spare_batch
 from engine.graph_capture import Capture, Launch
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
@@ -102,7 +102,7 @@ class GrowthForward:
     def capture(self, key: GrowthKey, capture: Capture) -> None:
         """Captures a key's growth. MUTATES the cache's spare slot."""
         self._stage(key, [])
-        growth = self._growth(key, self._attention.load(self._spare_batch(key.shape)))
+        growth = self._growth(key, self._attention.load(spare_batch(self._cache, key.shape.topk)))
         self._captured[key] = replace(growth, launch=capture(growth.launch))
 
     def run(self, growers: Sequence[Grower], shape: GrowthShape, *, is_noised: bool) -> Tensor:
@@ -196,20 +196,6 @@ class GrowthForward:
             ancestors=np.zeros(counts.sum(), np.uint64),
         )
         return replace(whole, local_len=counts.astype(np.int32))
-
-    def _spare_batch(self, shape: GrowthShape) -> AttentionBatch:
-        """One session on the spare page: enough to learn the attention's variant."""
-        num_pages = -(-MAX_SCRATCH_NODES // self._cache.page_size)
-        return AttentionBatch(
-            q_indptr=np.array([0, shape.topk], np.int32),
-            prefix_len=np.zeros(1, np.int32),
-            local_len=np.array([shape.topk], np.int32),
-            page_indptr=np.array([0, num_pages], np.int32),
-            page_ids=np.full(num_pages, self._cache.num_pages, np.int32),
-            is_causal=np.zeros(1, np.bool_),
-            ancestors=np.ones(shape.topk, np.uint64),
-            page_size=self._cache.page_size,
-        )
 
 
 @dataclass(frozen=True, slots=True)

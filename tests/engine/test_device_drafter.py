@@ -173,6 +173,19 @@ def test_an_empty_batch_is_no_round(drafter: DeviceDrafter) -> None:
     assert drafter.extend([]) == []
 
 
+def test_tritons_kernels_grow_the_tree_that_numpy_grows(
+    tmp_path: Path, plain: Drafter, allocator: PageAllocator
+) -> None:
+    from kernels.triton_ops.ops import TritonOps
+
+    tiny = save_tiny_draft(tmp_path)
+    device = torch.device("cpu")
+    model = HeadModel.load(tiny.head_path, tiny.model_path, dtype=torch.float32, ops=TritonOps(device), device=device)
+    drafter = DeviceDrafter(model, model.make_cache(NUM_PAGES, PAGE_SIZE), DrafterLimits(max_rows=8, max_sessions=2))
+    item = new_item(allocator, random_prompt(3), replace(SAMPLED, num_steps=2, eagle_topk=2, num_draft_tokens=5))
+    assert_same(drafter.extend([item])[0], plain.extend([item])[0])
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_replayed_graph_gives_the_trees_of_eager_launches(tmp_path: Path, dtype: torch.dtype) -> None:
