@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TORCH = "torch==2.13.0"
+TORCH = "torch===2.13.0"  # exactly: an index may have it with a suffix for the CPU, too
 # What torch's CUDA build needs beside itself, and its CPU build does not.
 CUDA_ONLY = ("cuda-", "nvidia-", "triton")
 HEAD = "# Made by scripts/lock_images.py; do not edit.\n"
@@ -26,7 +26,9 @@ def resolve(extra: str, *pins: str) -> dict[str, str]:
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed"]
         subprocess.run([*command, "--report", str(report), f"{ROOT}{extra}", *pins], check=True)
         installed = json.loads(report.read_text())["install"]
-    versions = {entry["metadata"]["name"].lower(): entry["metadata"]["version"] for entry in installed}
+    versions = {
+        entry["metadata"]["name"].lower().replace("_", "-"): entry["metadata"]["version"] for entry in installed
+    }
     del versions["paceline"]
     return versions
 

@@ -1,0 +1,63 @@
+"""Every rendered object against the schema of its kind, strictly: of the oldest and newest Kubernetes, and of CRDs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from tests.support.manifests import OVERLAYS, Manifest, render
+
+OLDEST, NEWEST = "1.27", "1.37"  # docs/deploy.md names them; gRPC probes are stable since 1.27
+CUSTOM = {
+    "keda.sh/v1alpha1": "cloudcoil.models.keda.v1alpha1",
+    "monitoring.coreos.com/v1": "cloudcoil.models.prometheus_operator.v1",
+    "cert-manager.io/v1": "cloudcoil.models.cert_manager.v1",
+}
+# An object that several overlays have alike is checked once.
+OBJECTS = {
+    json.dumps(manifest, sort_keys=True): pytest.param(manifest, id=f"{overlay}-{manifest['kind']}-{index}")
+    for overlay in reversed(OVERLAYS)
+    for index, manifest in enumerate(render(overlay))
+}.values()
+BUILT_IN = [entry for entry in OBJECTS if entry.values[0]["apiVersion"] not in CUSTOM]
+OF_CRDS = [entry for entry in OBJECTS if entry.values[0]["apiVersion"] in CUSTOM]
+
+
+@pytest.mark.parametrize("manifest", BUILT_IN)
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_an_object_fits_the_schema_of_its_kind(manifest: Manifest, version: str) -> None:
+    kubernetes_validate.validate(manifest, version, strict=True)  # raises for a kind without a schema, too
+
+
+@pytest.mark.parametrize("manifest", OF_CRDS)
+def test_a_custom_object_fits_the_model_of_its_crd(manifest: Manifest) -> None:
+    model = getattr(importlib.import_module(CUSTOM[manifest["apiVersion"]]), manifest["kind"])
+    read = model.model_validate(manifest).model_dump(by_alias=True, exclude_unset=True, mode="json")
+    assert list(unknown_fields(manifest, read)) == []
+
+
+def test_a_misspelt_field_and_an_unknown_kind_are_found() -> None:
+    (deployment, *_) = [manifest for manifest in render("single-node") if manifest["kind"] == "Deployment"]
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({**deployment, "spec": {**deployment["spec"], "replica": 1}}, NEWEST, strict=True)
+    with pytest.raises(kubernetes_validate.SchemaNotFoundError):
+        kubernetes_validate.validate({**deployment, "kind": "Deploiment"}, NEWEST, strict=True)
+    assert list(unknown_fields({"a": [{"b": 1, "c": 2}]}, {"a": [{"b": 1}]})) == ["/a/0/c"]
+
+
+def unknown_fields(written: Any, read: Any, path: str = "") -> Iterator[str]:
+    """What a model that passes over fields it does not know has left out."""
+    if isinstance(written, dict):
+        for key, value in written.items():
+            if not isinstance(read, dict) or key not in read:
+                yield f"{path}/{key}"
+            else:
+                yield from unknown_fields(value, read[key], f"{path}/{key}")
+    elif isinstance(written, list):
+        for index, (value, other) in enumerate(zip(written, read, strict=True)):
+            yield from unknown_fields(value, other, f"{path}/{index}")
