@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+from asyncio_throttle.throttler import Throttler
 
 from paceline.errors import CapacityError
 from router.tenants import RateLimit, TenantDoor
@@ -77,3 +78,24 @@ async def test_idle_tenants_are_forgotten_and_busy_ones_bound_the_number() -> No
     now = 1.5
     await at_door.enter("new")
     assert len(at_door) == 1
+
+
+async def test_the_more_tenants_wait_the_less_often_each_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    flush = Throttler.flush
+
+    def counted(throttler: Throttler) -> None:
+        nonlocal looks
+        looks += 1
+        flush(throttler)
+
+    at_door = door(num_requests=1, period_s=60.0, wait_s=30.0, max_tenants=500)
+    for tenant in range(400):
+        await at_door.enter(str(tenant))
+    monkeypatch.setattr(Throttler, "flush", counted)
+    waiting = [asyncio.create_task(at_door.enter(str(tenant))) for tenant in range(400)]
+    await asyncio.sleep(0.3)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert 400 < looks < 400 * 0.3 / 0.01 / 2
