@@ -116,14 +116,15 @@ class DeviceDrafter:
         for place, item in enumerate(items):
             params = item.propose
             assert params is not None
-            room = min(item.room, MAX_SCRATCH_NODES)  # more is never asked for
+            committed_len = item.committed_len
+            room = min(item.table.capacity - committed_len, MAX_SCRATCH_NODES)  # more is never asked for
             key = (params.num_steps, params.eagle_topk, params.num_draft_tokens, room)
             fit = self._fits.get(key)
             if fit is None:
                 fit = self._fit(item, room)
                 if len(self._fits) < _MAX_FITS:
                     self._fits[key] = fit
-            groups.setdefault(fit.laid_out, []).append(Grower(place, item, fit.shape))
+            groups.setdefault(fit.laid_out, []).append(Grower(place, item, committed_len, fit.shape))
         return groups
 
     def _fit(self, item: ExtendItem, room: int) -> _Fit:

@@ -44,17 +44,12 @@ class ExtendItem:
     def committed_len(self) -> int:
         return self.base_len + len(self.tokens)
 
-    @property
-    def room(self) -> int:
-        """Scratch nodes that the table can hold."""
-        return self.table.capacity - self.committed_len
-
     def fitted_shape(self, draft_vocab_size: int) -> TreeShape:
         """The asked shape, less what the table or the draft vocabulary cannot hold."""
         assert self.propose is not None
         asked = self.propose
         topk = min(asked.eagle_topk, draft_vocab_size)
-        num_steps = min(asked.num_steps, 1 + self.room // topk)
+        num_steps = min(asked.num_steps, 1 + (self.table.capacity - self.committed_len) // topk)
         num_nodes = min(asked.num_draft_tokens, TreeShape.max_nodes(num_steps, topk))
         return TreeShape(num_steps, topk, num_nodes)
 

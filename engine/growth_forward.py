@@ -38,6 +38,7 @@ class Grower(NamedTuple):
 
     place: int
     item: ExtendItem
+    committed_len: int  # of the item
     shape: GrowthShape
 
 
@@ -187,7 +188,7 @@ class GrowthForward:
     def _beam_batch(self, growers: Sequence[Grower], shape: GrowthShape) -> AttentionBatch:
         """Of the first beam, with the pages of all later ones."""
         counts = np.full(len(growers), shape.topk)
-        committed_len = np.array([grower.item.committed_len for grower in growers])
+        committed_len = np.array([grower.committed_len for grower in growers])
         whole = attention_batch(
             [grower.item.table for grower in growers],
             prefix_len=committed_len,
@@ -226,12 +227,12 @@ def _padding(spare_place: int) -> tuple[int, ...]:
 
 
 def _grower_row(grower: Grower) -> tuple[int, int, int, int, int, int, int, float]:
-    item, shape = grower.item, grower.shape
+    place, item, committed_len, shape = grower
     assert item.propose is not None
     return (
-        grower.place,
+        place,
         int(item.tokens[-1]),
-        item.committed_len,
+        committed_len,
         shape.num_steps,
         shape.topk,
         shape.num_nodes,

@@ -205,3 +205,13 @@ def test_a_tree_without_new_rows_stands_where_it_was_asked_for_too() -> None:
     reply = answer(s, work, DraftTree.single(4))
     assert (reply.round, reply.committed_len) == (2, 5)
     assert s.has_work
+
+
+def test_a_tree_without_new_rows_starts_from_the_last_row_after_its_message_is_gone() -> None:
+    s = session()
+    s.extend(ask(1, 0, 5))
+    serve(s)
+    s.disown_message()
+    s.extend(ask(2, 5, 0))
+    work = s.take(100)
+    assert (work.base_len, work.rows.tokens.tolist(), work.rows.features.tolist()) == (4, [4], [[4.0]])

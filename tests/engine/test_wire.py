@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.wire import dtype_name, dtype_named, to_raw, to_tensor
+from engine.wire import borrow_tensor, dtype_name, dtype_named, to_raw, to_tensor
 from paceline.codec import decode_tensor, encode_tensor
 from paceline.errors import WireError
 
@@ -41,3 +41,12 @@ def test_dtypes_without_a_name_are_refused() -> None:
         dtype_name(torch.complex64)
     with pytest.raises(WireError, match="int4"):
         dtype_named("int4")
+
+
+@pytest.mark.parametrize("num_rows", [0, 3, 300])
+def test_a_borrowed_tensor_outlives_the_message_that_it_came_in(num_rows: int) -> None:
+    tensor = torch.randn(num_rows, 256, generator=torch.Generator().manual_seed(2))
+    borrowed = borrow_tensor(to_raw(tensor))
+    others = [bytes(tensor.nbytes) for _ in range(20)]  # would take the memory if it were free
+    assert torch.equal(borrowed, tensor)
+    assert len(others) == 20
