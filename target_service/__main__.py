@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
 from collections.abc import Sequence
@@ -78,6 +79,7 @@ async def _serve(target: LoadedTarget, plumbing: Plumbing) -> None:
     service = TargetService(target, plumbing)
     async with termination_event() as terminated:
         port = await service.start()
+        gc.freeze()  # else each full collection walks all of torch, in the middle of a step
         print(f"ready {target.config.host}:{port}", flush=True)
         signal = asyncio.create_task(terminated.wait())
         await asyncio.wait((signal, service.failed), return_when=asyncio.FIRST_COMPLETED)
