@@ -31,7 +31,7 @@ def to_tensor(raw: RawTensor) -> Tensor:
 
 
 def borrow_tensor(raw: RawTensor) -> Tensor:
-    """A CPU tensor of raw's dtype and shape, to be read only. It shares the bytes of a large one, and keeps them alive."""
+    """A CPU tensor of raw's dtype and shape, to be read only. A large one shares raw's bytes, and keeps them alive."""
     if len(raw.data) < _WORTH_BORROWING:
         return to_tensor(raw)
     # frombuffer warns of memory that is not to be written, once a process; ctypes' view of it is not marked so.
