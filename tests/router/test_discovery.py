@@ -45,6 +45,13 @@ async def following(changes: AsyncIterator[tuple[str, ...]]) -> tuple[str, ...]:
     return await asyncio.wait_for(anext(changes), 5)
 
 
+async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """Returns once a line with the text was logged."""
+    async with asyncio.timeout(5):
+        while text not in caplog.text:  # noqa: ASYNC110 - a log tells nobody
+            await asyncio.sleep(SOON_S)
+
+
 def test_a_flag_takes_addresses_names_and_files_side_by_side() -> None:
     entries = ["a:1", "[::1]:2", "dns:///drafts.ns.svc:7300", "file:///etc/a%20list"]
     assert parse_sources(entries, flag_name="drafts") == (
@@ -55,11 +62,11 @@ def test_a_flag_takes_addresses_names_and_files_side_by_side() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "entry",
-    ["a", "a:0", "a:65536", ":1", "::1:2", "dns://a:1", "dns:///a", "dns:///:1", "dns:///a/b:1", "http://a:1"]
-    + ["file://list", "file:///", "dns://8.8.8.8/a:1", "a:\u0663"],
-)
+BAD_ADDRESSES = ["a", "a:0", "a:65536", ":1", "::1:2", "a:\u0663", "http://a:1"]
+BAD_URLS = ["dns://a:1", "dns:///a", "dns:///:1", "dns:///a/b:1", "dns://127.0.0.1/a:1", "file://list", "file:///"]
+
+
+@pytest.mark.parametrize("entry", [*BAD_ADDRESSES, *BAD_URLS])
 def test_an_entry_of_another_form_is_refused_with_the_flag_and_the_forms(entry: str) -> None:
     with pytest.raises(ConfigError, match=r"--drafts is .*host:port, dns:///name:port or file:///path"):
         RouterConfig(drafts=(entry,))
@@ -129,11 +136,9 @@ async def test_a_file_that_is_replaced_is_read_again_and_a_bad_one_changes_nothi
     assert await following(changes) == ("a:1",)
     more = asyncio.create_task(anext(changes))
     file.write_text("a:1\nb:2:3\n")
-    while "'b:2:3' is no address" not in caplog.text:  # the watch reads it within milliseconds
-        await asyncio.sleep(SOON_S)
+    await logged(caplog, "'b:2:3' is no address")
     file.unlink()
-    while "cannot be read" not in caplog.text:
-        await asyncio.sleep(SOON_S)
+    await logged(caplog, "cannot be read")
     assert not more.done()
     (tmp_path / "next").write_text("a:1\nb:2\n")
     (tmp_path / "next").rename(file)
