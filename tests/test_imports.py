@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "target_service": {"engine", "kernels", "paceline"},
     "router": {"paceline"},
     "client": {"paceline"},
+    "training": {"engine", "kernels", "paceline"},
     "bench": {"client", "kernels", "paceline"},  # kernels: each tuning constant of one has a command here
 }
 # Of bench, beside what its room may import:

@@ -39,9 +39,20 @@ class ShardIndex:
         self.folder = folder
         self.entries: list[ShardEntry] = []
         self.is_exhausted = False  # the source had no more
-        self._settings = dict(settings)
+        self.settings = dict(settings)
         if (folder / _INDEX).exists():
             self._read()
+
+    @classmethod
+    def existing(cls, folder: Path) -> ShardIndex:
+        """Whatever its settings are. Raises ConfigError where there is none, or nothing in it."""
+        path = folder / _INDEX
+        if not path.exists():
+            raise ConfigError(f"there is no {path}: make data first (--do synthesise,...)")
+        index = cls(folder, read_json(path).get("settings", {}))
+        if index.num_tokens == 0:
+            raise ConfigError(f"{folder} holds no conversation yet: run the step synthesise to its end")
+        return index
 
     @property
     def num_tokens(self) -> int:
@@ -82,7 +93,7 @@ class ShardIndex:
     def _write(self, entries: list[ShardEntry], is_exhausted: bool) -> None:
         index = {
             "format": _FORMAT,
-            "settings": self._settings,
+            "settings": self.settings,
             "exhausted": is_exhausted,
             "shards": [asdict(entry) for entry in entries],
         }
@@ -97,7 +108,7 @@ class ShardIndex:
                 f"{path} has format {value.get('format')}; this version reads {_FORMAT}: name another --out"
             )
         there = value["settings"]
-        other = [name for name in {*there, *self._settings} if there.get(name) != self._settings.get(name)]
+        other = [name for name in {*there, *self.settings} if there.get(name) != self.settings.get(name)]
         if other:
             names = ", ".join(f"{name} {there.get(name)!r}" for name in sorted(other))
             raise ConfigError(

@@ -10,6 +10,7 @@ from typing import cast
 
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from engine.config import ModelConfig, load_model_config
 from engine.device import choose_device
@@ -25,6 +26,15 @@ from paceline.errors import ConfigError, ModelLoadError
 from training.aux_tap import AuxTap
 from training.chat_files import ChatText
 from training.config import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEnds:
+    """The target's weights before its first layer and after its last one."""
+
+    embedding: Tensor  # [V, H]
+    norm: Tensor  # [H]
+    lm_head: Tensor  # [V, H]; the embedding itself where they are tied
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class Target:
         template = ChatTemplate.load(str(self.path))
         if template is None:
             raise ConfigError(
-                f"{folder} has no chat template, and the target is asked in one: put chat_template.jinja beside the model"
+                f"{folder} has no chat template, in which questions are asked: put chat_template.jinja beside the model"
             )
         file = folder / "tokenizer.json"
         try:
@@ -73,12 +83,28 @@ class Target:
         """tap: what a step's features then are. Raises ModelLoadError, and ConfigError for too little memory."""
         # The model asks no more of its fuser than the tap offers.
         fuser = cast(FeatureFuser | None, tap)
+        with self._loader() as loader:
+            return TargetModel(self.config, loader, fuser=fuser, ops=self.ops)
+
+    def ends(self) -> TargetEnds:
+        """Raises ModelLoadError, and ConfigError for too little memory."""
+        shape = (self.config.vocab_size, self.config.hidden_size)
+        with self._loader() as loader:
+            embedding = loader.replicated("model.embed_tokens.weight", shape)
+            tied = self.config.tie_word_embeddings
+            return TargetEnds(
+                embedding=embedding,
+                norm=loader.replicated("model.norm.weight", shape[1:]),
+                lm_head=embedding if tied else loader.replicated("lm_head.weight", shape),
+            )
+
+    @contextmanager
+    def _loader(self) -> Iterator[WeightLoader]:
         with (
             fitting(self.device, "take a smaller target, or another --device"),
             closing(open_weights(self.path, device=self.device)) as source,
         ):
-            loader = WeightLoader(source, dtype=self.dtype, device=self.device, tp=TpGroup())
-            return TargetModel(self.config, loader, fuser=fuser, ops=self.ops)
+            yield WeightLoader(source, dtype=self.dtype, device=self.device, tp=TpGroup())
 
 
 @contextmanager

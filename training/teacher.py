@@ -1,0 +1,110 @@
+"""Teacher: what the target says of each position of a batch, computed on the fly through the engine's own step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.pages import PageAllocator, PageTable, pages_for
+from engine.plan import StepBuilder
+from training.aux_tap import AuxTap
+from training.batches import Batch
+from training.draft_vocabulary import DraftVocabulary
+from training.target import Target
+
+_PAGE_SIZE = 16
+_STEP_VALUES = 2**29  # logits of one step: 2 GB in fp32
+_STEP_CONVERSATIONS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Of a batch [b, t], on the device. Values past a conversation's end are 0."""
+
+    tokens: Tensor  # [b, t] int64
+    weights: Tensor  # [b, t] fp32, see Batch
+    aux: Tensor  # [b, t, 3 H] of the target's dtype
+    probs: Tensor  # [b, t, draft vocabulary] fp32: the next token's distribution within the draft vocabulary, sum 1
+    mass: Tensor  # [b, t] fp32: the share of the whole distribution that lies within it
+    best: Tensor  # [b, t] int64: the draft id of the target's likeliest next token, -1 where it has none
+
+
+class Teacher:
+    """Owns the target's weights and a pool for one step."""
+
+    def __init__(
+        self, target: Target, layers: tuple[int, int, int], *, vocabulary: DraftVocabulary, max_len: int
+    ) -> None:
+        """layers: of whose input aux is taken; max_len: tokens of the longest conversation.
+
+        Raises ModelLoadError, and ConfigError for too little memory.
+        """
+        self._model = target.load(AuxTap(layers, target.config.hidden_size))
+        self._device = target.device
+        self._target_ids = vocabulary.target_ids.to(target.device)
+        self._draft_ids = vocabulary.draft_ids.to(target.device)
+        self._max_rows = max(_STEP_VALUES // target.config.vocab_size, max_len)
+        # Of each conversation the last page may be nearly empty.
+        self._cache = self._model.make_cache(pages_for(self._max_rows, _PAGE_SIZE) + _STEP_CONVERSATIONS, _PAGE_SIZE)
+
+    def teach(self, batch: Batch) -> Lesson:
+        """Waits for nothing: on a GPU the result is on its way."""
+        shape = batch.tokens.shape
+        size, hidden = int(np.prod(shape)), self._model.feature_size
+        aux = torch.zeros(size, hidden, dtype=self._model.dtype, device=self._device)
+        probs = torch.zeros(size, len(self._target_ids), device=self._device)
+        mass = torch.zeros(size, device=self._device)
+        best = torch.full((size,), -1, device=self._device)
+        with torch.no_grad():
+            for rows in self._groups(batch.lengths):
+                places, features, logits = self._step(batch, rows)
+                chosen = logits[:, self._target_ids]
+                aux.index_copy_(0, places, features)
+                probs.index_copy_(0, places, torch.softmax(chosen, dim=-1))
+                mass.index_copy_(0, places, (chosen.logsumexp(-1) - logits.logsumexp(-1)).exp())
+                best.index_copy_(0, places, self._draft_ids[logits.argmax(-1)])
+        return Lesson(
+            tokens=self._upload(batch.tokens),
+            weights=self._upload(batch.weights),
+            aux=aux.view(*shape, -1),
+            probs=probs.view(*shape, -1),
+            mass=mass.view(shape),
+            best=best.view(shape),
+        )
+
+    def _step(self, batch: Batch, rows: range) -> tuple[Tensor, Tensor, Tensor]:
+        """One forward of those conversations whole: places int64 in the flat batch, features, logits of all rows."""
+        builder = StepBuilder(_PAGE_SIZE)
+        allocator = PageAllocator(self._cache.num_pages, _PAGE_SIZE)
+        for row in rows:
+            length = int(batch.lengths[row])
+            table = PageTable(allocator)
+            table.reserve(length)
+            builder.add_chunk(table, batch.tokens[row, :length], 0, sample=True)
+        plan = builder.build()
+        plan = replace(plan, logit_rows=np.arange(plan.num_rows, dtype=np.int32))
+        output = self._model.step(plan, self._cache)
+        assert output.logits is not None and output.features is not None
+        is_token = np.arange(batch.tokens.shape[1]) < batch.lengths[rows.start : rows.stop, None]
+        places = np.flatnonzero(is_token) + rows.start * batch.tokens.shape[1]
+        return self._upload(places), output.features, output.logits
+
+    def _groups(self, lengths: np.ndarray) -> Iterator[range]:
+        """Runs of conversations whose tokens fit one step and its pool."""
+        first, room = 0, self._max_rows
+        for row, length in enumerate(lengths.tolist()):
+            if length > room or row - first == _STEP_CONVERSATIONS:
+                yield range(first, row)
+                first, room = row, self._max_rows
+            room -= length
+        yield range(first, len(lengths))
+
+    def _upload(self, array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if self._device.type == "cuda":
+            return tensor.pin_memory().to(self._device, non_blocking=True)
+        return tensor
