@@ -72,8 +72,7 @@ class Adaptive(Router):
             ),
             now_s,
         )
-        for number, shape, accepted, late in done.rounds:
-            policy.take_round(RoundReport(number, shape, accepted, late))
+        policy.take_rounds(RoundReport(*round_) for round_ in done.rounds)
         if policy.is_due(now_s):
             for key, ladder in policy.plan(now_s).items():
                 assert isinstance(key, int)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,8 +34,7 @@ class StepReport:
     wait_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class RoundReport:
+class RoundReport(NamedTuple):
     """One round of one request that asked for a tree."""
 
     key: Hashable
@@ -50,7 +50,7 @@ class TargetPolicy:
         self.model = model
         self.costs = costs
         self._planner = TargetPlanner(model, costs, settings)
-        self._rounds: list[RoundReport] = []
+        self._rounds: list[tuple[int, int, int, bool]] = []  # slot, index of the shape, accepted, late
         self._growth: TreeShape | None = None  # of the rounds seen last
         self._decoding = 0
         self._context_tokens = 0.0  # of one request
@@ -86,9 +86,13 @@ class TargetPolicy:
         if is_pure and report.wait_ms > 0 and report.drafted and self._growth is not None:
             self.costs.observe_wait(self._growth, max(1, report.drafted // self.num_drafts), report.wait_ms)
 
-    def take_round(self, report: RoundReport) -> None:
-        """Rounds of requests that have ended, and of shapes that no menu has, are left out."""
-        self._rounds.append(report)
+    def take_rounds(self, reports: Iterable[RoundReport]) -> None:
+        """Those of requests that are not here, and of shapes that the menu lacks, are left out."""
+        index, slot_of = self.model.menu.index, self._planner.slot
+        for key, shape, accepted, late in reports:
+            slot, number = slot_of(key), index.get(shape)
+            if slot is not None and number is not None:
+                self._rounds.append((slot, number, accepted, late))
 
     def is_due(self, now_s: float) -> bool:
         return now_s - self._planned_s >= PLAN_INTERVAL_S
@@ -102,17 +106,11 @@ class TargetPolicy:
 
     def _learn(self) -> None:
         rounds, self._rounds = self._rounds, []
-        index = self.model.menu.index
-        known = [
-            (slot, index[r.shape], r.accepted, r.late)
-            for r in rounds
-            if (slot := self._planner.slot(r.key)) is not None and r.shape in index
-        ]
-        if not known:
-            return
-        slots, shapes, accepted, late = (np.array(column) for column in zip(*known, strict=True))
-        self._growth = self.model.menu.growth_of(int(shapes[-1]))
-        self.model.observe(RoundsSeen(slots, shapes, accepted, late), self._planner.skills)
+        if rounds:
+            slots, shapes, accepted, late = (np.array(column) for column in zip(*rounds, strict=True))
+            self._growth = self.model.menu.growth_of(int(shapes[-1]))
+            self.model.observe(RoundsSeen(slots, shapes, accepted, late), self._planner.skills)
+        self._planner.free_slots()
 
     def _count_prompts(self, report: StepReport, now_s: float) -> None:
         keep = math.exp(-max(0.0, now_s - self._heard_s) / _RATE_S)

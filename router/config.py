@@ -54,7 +54,8 @@ class RouterConfig(ServiceFlags):
     client_buffer_tokens: int = flag(4096, help="tokens kept for a client that reads too slowly; then it is cut off")
     speculative_policy: str | None = flag(
         None,
-        help="when to speculate; unset: threshold if --speculative-disable-batch-threshold is given, else always",
+        help="when to speculate; unset: threshold if --speculative-disable-batch-threshold is given, always if a flag "
+        "names a tree, else adaptive",
         choices=tuple(kind.value for kind in PolicyKind),
     )
     speculative_disable_batch_threshold: int | None = flag(
@@ -93,11 +94,13 @@ class RouterConfig(ServiceFlags):
     def policy(self) -> Policy:
         """The policy that the speculative flags ask for."""
         threshold = self.speculative_disable_batch_threshold
-        if self.speculative_policy is None:
-            kind = PolicyKind.ALWAYS if threshold is None else PolicyKind.THRESHOLD
-        else:
-            kind = PolicyKind(self.speculative_policy)
         shape = TreeShape(self.speculative_num_steps, self.speculative_eagle_topk, self.speculative_num_draft_tokens)
+        if self.speculative_policy is not None:
+            kind = PolicyKind(self.speculative_policy)
+        elif threshold is not None:
+            kind = PolicyKind.THRESHOLD
+        else:
+            kind = PolicyKind.ADAPTIVE if shape == DEFAULT_TREE else PolicyKind.ALWAYS
         return Policy(kind, shape, threshold=threshold or 0, hysteresis=self.speculative_hysteresis)
 
     def weights(self) -> dict[str, float]:

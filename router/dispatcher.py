@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from collections.abc import Sequence
 
 from paceline.errors import DeadlineError, MismatchError, PacelineError, UnavailableError
 from paceline.plumbing import Plumbing
 from paceline.types import FinishReason
+from router.adaptive import RoundReport
 from router.config import RouterConfig
 from router.draft_link import DraftLink
 from router.fleet import Fleet
@@ -82,7 +84,7 @@ class Dispatcher:
         self._pacing = TargetPacing(config.target_tpot_ms, clock=self._loop.time)
         self._room = WaitingRoom(config, self.fleet, self._pacing)
         self.queue = self._room.queue
-        self._speculation = SpeculationControl(config.policy(), self.fleet, metrics)
+        self._speculation = SpeculationControl(config.policy(), self.fleet, metrics, clock=self._loop.time)
         self._pacer = StreamPacer(config.stream_interval, loop=self._loop)
         self._live: set[LiveRequest] = set()
         self._draining = False
@@ -171,6 +173,9 @@ class Dispatcher:
         self._speculation.take_load(link)
         if opened and self.queue:
             self._schedule_pump()
+
+    def on_rounds(self, link: TargetLink, rounds: Sequence[RoundReport]) -> None:
+        self._speculation.take_rounds(link, rounds)
 
     def on_end(self, live: LiveRequest) -> None:
         self._metrics.count_rounds(live)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from router.adaptive import RoundReport
 from router.live_request import LiveRequest
 from router.peer import PeerInfo
 
@@ -26,6 +28,9 @@ class TargetListener(Protocol):
 
         opened: the target may take more than before.
         """
+
+    def on_rounds(self, link: TargetLink, rounds: Sequence[RoundReport]) -> None:
+        """How rounds of the link's requests went; requests that end in the same message have not ended yet."""
 
     def on_end(self, live: LiveRequest) -> None:
         """Its outcome is set."""

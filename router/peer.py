@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from paceline.types import TreeShape
 from router.placement import Head
 
 
@@ -23,6 +24,8 @@ class PeerInfo:
     num_pages: int
     max_running_requests: int
     eos_token_ids: frozenset[int]
+    step_times: tuple[tuple[int, float], ...] = ()  # of a target's warm-up: rows and ms
+    propose_times: tuple[tuple[TreeShape, int, float], ...] = ()  # of a draft's: shape, sessions and ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,9 @@ class TargetLoad:
     step_ms: float = 0.0  # the step as a whole
     forward_ms: float = 0.0  # its forward
     tree_wait_ms: float = 0.0  # before it, for trees alone
+    context_tokens: int = 0  # committed, of the requests that verified in it
+    verified_requests: int = 0
+    drafted_requests: int = 0  # of them with more than one node
 
     @property
     def num_requests(self) -> int:

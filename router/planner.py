@@ -65,6 +65,7 @@ class TargetPlanner:
         self._goodput = Goodput(model.menu, costs)
         self._settings = settings
         self._members: dict[Hashable, _Member] = {}
+        self._left_slots: list[int] = []
         self._rows = np.full((len(BATCHES), len(SKILLS)), OFF)
         self._anchor = 1.0
         self._ladders: list[Ladder] = [()] * len(SKILLS)
@@ -91,12 +92,18 @@ class TargetPlanner:
         return self._ladders[level]
 
     def remove(self, key: Hashable) -> None:
-        """Again is fine."""
+        """Again is fine. Its place in ``skills`` is kept until ``free_slots``."""
         member = self._members.pop(key, None)
         if member is not None:
-            self.skills.close(member.slot)
+            self._left_slots.append(member.slot)
         if key == self._probe:
             self._probe = None
+
+    def free_slots(self) -> None:
+        """Rounds of the requests that were removed have been learnt from."""
+        for slot in self._left_slots:
+            self.skills.close(slot)
+        self._left_slots.clear()
 
     def plan(self, situation: Situation, now_s: float) -> dict[Hashable, Ladder]:
         """The ladders that are other ones from now on."""

@@ -14,11 +14,15 @@ class PolicyKind(enum.Enum):
     OFF = "off"
     ALWAYS = "always"
     THRESHOLD = "threshold"  # while a target's batch is small
+    ADAPTIVE = "adaptive"  # as far as it gives the most tokens a second
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The configured policy. threshold and hysteresis count decoding requests and matter to THRESHOLD alone."""
+    """The configured policy. threshold and hysteresis count decoding requests and matter to THRESHOLD alone.
+
+    shape: of all requests; under ADAPTIVE, while services have not said what trees cost.
+    """
 
     kind: PolicyKind
     shape: TreeShape
@@ -67,9 +71,12 @@ def turned(policy: Policy, switch: Switch, decoding_requests: int) -> Switch:
     return switch
 
 
-def decide(policy: Policy, switch: Switch, *, override: Override, draft: str) -> SpeculationDecision:
+def decide(
+    policy: Policy, switch: Switch, *, override: Override, draft: str, ladder: tuple[Rung, ...] = ()
+) -> SpeculationDecision:
     """The decision for one request. draft: address of the replica that placement chose, "" for none.
 
+    ladder: what ADAPTIVE planned for it.
     Under THRESHOLD the ladder holds the bound that the switch waits for, so that a target reacts to a burst
     by itself; the draft stays named while the ladder says off, so that its KV keeps up.
     """
@@ -81,10 +88,17 @@ def decide(policy: Policy, switch: Switch, *, override: Override, draft: str) ->
         return SpeculationDecision(reason="no-draft")
     if override.shape is not None:
         return SpeculationDecision(draft, (Rung(0, override.shape),), "request")
+    if policy.kind is PolicyKind.ADAPTIVE:
+        return SpeculationDecision(draft, ladder, switch.reason)
     bound = 0
     if policy.kind is PolicyKind.THRESHOLD:
         bound = policy.threshold if switch.on else policy.resume_level
     return SpeculationDecision(draft, (Rung(bound, policy.shape),), switch.reason)
+
+
+def is_planned(policy: Policy, override: Override) -> bool:
+    """Whether the adaptive policy plans for a request."""
+    return policy.kind is PolicyKind.ADAPTIVE and override == Override()
 
 
 def wants_draft(policy: Policy, override: Override) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from paceline.codec import encode_decision, encode_sampling_params
+from paceline.codec import decode_tree_shape, encode_decision, encode_sampling_params
 from paceline.errors import WireError
-from paceline.types import SpeculationDecision
+from paceline.types import SpeculationDecision, TreeShape
 from paceline.v1 import common_pb2, draft_pb2, target_pb2
 from router.live_request import LiveRequest
 from router.peer import DraftLoad, PeerInfo, TargetLoad
@@ -75,6 +75,19 @@ def split_deltas(deltas: target_pb2.TokenDeltas) -> Iterator[tuple[int, int, lis
         start = stop
 
 
+def split_rounds(rounds: target_pb2.SpeculativeRounds) -> Iterator[tuple[int, TreeShape, int, bool]]:
+    """Each round's request, shape, accepted drafts, and whether its tree was late.
+
+    Raises WireError where the columns disagree or name a shape that is not there.
+    """
+    shapes = [decode_tree_shape(shape) for shape in rounds.shapes]
+    columns = rounds.request, rounds.shape, rounds.num_nodes, rounds.accept_length
+    if len({len(column) for column in columns}) > 1 or max(rounds.shape, default=-1) >= len(shapes):
+        raise WireError("the columns of the target's speculative rounds disagree in length, or name no shape")
+    for number, shape, num_nodes, accepted in zip(*columns, strict=True):
+        yield number, shapes[shape], accepted, num_nodes == 1
+
+
 def decode_info(message: common_pb2.ServiceInfo) -> PeerInfo:
     return PeerInfo(
         service=message.service,
@@ -88,6 +101,8 @@ def decode_info(message: common_pb2.ServiceInfo) -> PeerInfo:
         num_pages=message.num_pages,
         max_running_requests=message.max_running_requests,
         eos_token_ids=frozenset(message.eos_token_ids),
+        step_times=tuple((time.rows, time.ms) for time in message.step_times),
+        propose_times=tuple((decode_tree_shape(time.shape), time.sessions, time.ms) for time in message.propose_times),
     )
 
 
@@ -103,6 +118,9 @@ def decode_target_load(message: target_pb2.LoadReport) -> TargetLoad:
         step_ms=message.step_ms,
         forward_ms=message.forward_ms,
         tree_wait_ms=message.tree_wait_ms,
+        context_tokens=message.context_tokens,
+        verified_requests=message.verified_requests,
+        drafted_requests=message.drafted_requests,
     )
 
 

@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from paceline.types import SpeculationDecision
+from paceline.types import Rung, SpeculationDecision
+from router.adaptive import RoundReport
+from router.adaptive_fleet import AdaptiveFleet
 from router.fleet import Fleet
 from router.live_request import LiveRequest
 from router.metrics import RouterMetrics
 from router.placement import choose_draft, keep_draft
-from router.policy import Policy, decide, initial_switch, turned, wants_draft
+from router.policy import Policy, PolicyKind, decide, initial_switch, is_planned, turned, wants_draft
 from router.target_link import TargetLink
 
 
 class SpeculationControl:
     """Keeps each request's draft and decision, and counts the requests that name each draft."""
 
-    def __init__(self, policy: Policy, fleet: Fleet, metrics: RouterMetrics) -> None:
+    def __init__(self, policy: Policy, fleet: Fleet, metrics: RouterMetrics, *, clock: Callable[[], float]) -> None:
         self._policy = policy
         self._fleet = fleet
         self._metrics = metrics
         self._switches = {link.address: initial_switch(policy) for link in fleet.targets}
+        self._adaptive = AdaptiveFleet(fleet, (Rung(0, policy.shape),), clock=clock)
         self._links: dict[str, Mapping[str, bool] | None] = {}  # each target's to drafts, as revised last
 
     def start(self, link: TargetLink, live: LiveRequest) -> SpeculationDecision:
         """The decision for an attempt on this target; names its draft until ``stop``."""
         draft = self._best_draft(link) if wants_draft(self._policy, live.request.override) else ""
         self._name_draft(live, draft)
+        if is_planned(self._policy, live.request.override):
+            self._adaptive.start(link, live)
         return self._decide(link, live)
 
     def stop(self, live: LiveRequest) -> None:
         """The request left its target. Again is fine."""
         self._name_draft(live, "")
+        self._adaptive.stop(live)
 
     def forget_load(self, link: TargetLink) -> None:
         """A new stream stands: what an earlier one reported is void."""
         self._switches[link.address] = initial_switch(self._policy)
+        if self._is_adaptive:
+            self._adaptive.forget(link)
+
+    def take_rounds(self, link: TargetLink, rounds: Sequence[RoundReport]) -> None:
+        """How rounds of its requests went."""
+        if self._is_adaptive:
+            self._adaptive.take_rounds(link, rounds)
 
     def take_load(self, link: TargetLink) -> None:
         """Works in the load that the link reported last."""
@@ -46,6 +59,8 @@ class SpeculationControl:
             self._switches[link.address] = after
             self._links[link.address] = links
             self.revise(link)
+        if self._is_adaptive:
+            self._send(link, self._adaptive.take_load(link))
 
     def revise(self, link: TargetLink) -> None:
         """Sends every request of the target whose decision is another now its new one.
@@ -53,17 +68,34 @@ class SpeculationControl:
         A draft that went away, or that the target cannot reach, is replaced where another fits.
         """
         assert link.info is not None
+        if self._is_adaptive:
+            self._adaptive.refresh(link)
         head, links = link.info.head, link.load.draft_links or {}
         for live in link.flights():
             if wants_draft(self._policy, live.request.override):
                 self._name_draft(live, keep_draft(live.draft, self._fleet.draft_views(), head, links=links))
+        self._send(link, link.flights())
+
+    @property
+    def _is_adaptive(self) -> bool:
+        return self._policy.kind is PolicyKind.ADAPTIVE
+
+    def _send(self, link: TargetLink, lives: Iterable[LiveRequest]) -> None:
+        """To those whose decision is another now, the new one."""
+        for live in lives:
             assert live.flight is not None
             if (decision := self._decide(link, live)) != live.flight.decision:
                 link.update(live, decision)
 
     def _decide(self, link: TargetLink, live: LiveRequest) -> SpeculationDecision:
         switch = self._switches[link.address]
-        decision = decide(self._policy, switch, override=live.request.override, draft=live.draft)
+        decision = decide(
+            self._policy,
+            switch,
+            override=live.request.override,
+            draft=live.draft,
+            ladder=self._adaptive.ladder(live) if self._is_adaptive else (),
+        )
         if live.flight is None or decision != live.flight.decision:
             self._metrics.count_decision(decision)
         return decision

@@ -18,6 +18,7 @@ from paceline.plumbing import Plumbing
 from paceline.types import SpeculationDecision
 from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
 from router import serve_codec
+from router.adaptive import RoundReport
 from router.backoff import Backoff
 from router.credits import CreditLedger
 from router.link_listener import TargetListener
@@ -200,6 +201,8 @@ class TargetLink:
             self.load = serve_codec.decode_target_load(message.load)
             opened = opened or (was_draining and not self.load.draining)
         new_tokens = self._take_deltas(message.deltas) if message.HasField("deltas") else 0
+        if message.HasField("rounds"):
+            self._take_rounds(message.rounds)
         for finish in message.finishes:
             live = self._flights.get(finish.request)
             if live is not None:
@@ -224,6 +227,16 @@ class TargetLink:
         elif returned.reason == target_pb2.RETURN_REASON_NO_CREDIT and not granted:
             self.ledger.grant(slots=0, pages=0)
         self._listener.on_return(self, live, serve_codec.return_reason(returned.reason))
+
+    def _take_rounds(self, rounds: target_pb2.SpeculativeRounds) -> None:
+        """Raises WireError."""
+        flights = self._flights
+        reports = [
+            RoundReport(live, shape, accepted, late)
+            for number, shape, accepted, late in serve_codec.split_rounds(rounds)
+            if (live := flights.get(number)) is not None
+        ]
+        self._listener.on_rounds(self, reports)
 
     def _take_deltas(self, deltas: target_pb2.TokenDeltas) -> int:
         """New tokens of all requests. A request that was cancelled meanwhile is passed over. Raises WireError."""

@@ -28,7 +28,7 @@ class ServeConfig(FleetFlags):
     host: str = flag("127.0.0.1", help="address that all services listen on")
     port: int = flag(7100, help="the router's port; the others take free ones")
     dtype: str = flag("bfloat16", help="dtype of the models", choices=("bfloat16", "float16", "float32"))
-    speculative_policy: str | None = flag(None, help="off, always or threshold; unset: the router's default")
+    speculative_policy: str | None = flag(None, help="off, always, threshold or adaptive; unset: the router's default")
     speculative_disable_batch_threshold: int | None = flag(
         None, help="decoding requests of a target above which it does not speculate"
     )

@@ -15,10 +15,16 @@ def parsed(*argv: str) -> RouterConfig:
     return parse_flags(RouterConfig, argv, prog="router")
 
 
-def test_the_defaults_speculate_always() -> None:
+def test_the_defaults_adapt() -> None:
     policy = parsed().policy()
-    assert policy.kind is PolicyKind.ALWAYS
+    assert policy.kind is PolicyKind.ADAPTIVE
     assert policy.shape == DEFAULT_TREE
+
+
+def test_a_tree_by_flags_is_always_that_tree_unless_a_policy_is_named() -> None:
+    tree = ("--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4")
+    assert parsed(*tree).policy().kind is PolicyKind.ALWAYS
+    assert parsed(*tree, "--speculative-policy", "adaptive").policy().kind is PolicyKind.ADAPTIVE
 
 
 def test_a_threshold_brings_its_policy() -> None:

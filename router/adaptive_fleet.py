@@ -1,0 +1,144 @@
+"""AdaptiveFleet: the adaptive policy of every target, calibrated by what the services measured of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from paceline.types import TreeShape
+from router.acceptance import AcceptanceModel
+from router.adaptive import RoundReport, StepReport, TargetPolicy
+from router.cost_model import CostModel
+from router.cost_tables import ProposeTable, StepTable
+from router.fleet import Fleet
+from router.live_request import LiveRequest
+from router.peer import TargetLoad
+from router.placement import Head
+from router.planner import Ladder, PlannerSettings
+from router.shape_menu import ShapeMenu
+from router.target_link import TargetLink
+
+
+@dataclass(frozen=True, slots=True)
+class _Calibration:
+    """A target's step times and the times of the drafts that fit its head, the slowest of each kind."""
+
+    steps: tuple[tuple[int, float], ...]
+    proposals: tuple[tuple[TreeShape, int, float], ...]
+
+
+class _Target:
+    """The policy of one stream of a target; what it sent last."""
+
+    def __init__(self, calibration: _Calibration, policy: TargetPolicy) -> None:
+        self.calibration = calibration
+        self.policy = policy
+        self.load: TargetLoad | None = None  # worked in last
+        self.joined = False
+
+
+class AdaptiveFleet:
+    """One policy a target, one acceptance model a head: what one target's requests show counts for all.
+
+    A target or a fleet of drafts that measured nothing (of another version) gets the fallback ladder.
+    """
+
+    def __init__(self, fleet: Fleet, fallback: Ladder, *, clock: Callable[[], float]) -> None:
+        self._fleet = fleet
+        self._fallback = fallback
+        self._clock = clock
+        self._targets: dict[str, _Target] = {}
+        self._models: dict[tuple[Head, tuple[TreeShape, ...]], AcceptanceModel] = {}
+        self._at: dict[LiveRequest, str] = {}  # the target of each request that is planned for
+        self._ladders: dict[LiveRequest, Ladder] = {}
+
+    def forget(self, link: TargetLink) -> None:
+        """A new stream stands: what an earlier one reported, and was told, is void."""
+        self._targets.pop(link.address, None)
+        self.refresh(link)
+
+    def refresh(self, link: TargetLink) -> None:
+        """A draft came or went. The policy starts anew where that changes what it is calibrated by."""
+        calibration = self._calibrate(link)
+        held = self._targets.get(link.address)
+        if calibration is None or (held is not None and held.calibration == calibration):
+            return
+        now_s = self._clock()
+        target = self._targets[link.address] = _Target(calibration, self._make_policy(link, calibration, now_s))
+        for live in link.flights():
+            if self._at.get(live) == link.address:
+                self._ladders[live] = target.policy.start(live, now_s)
+
+    def start(self, link: TargetLink, live: LiveRequest) -> None:
+        """Plans for the request until ``stop``."""
+        self._at[live] = link.address
+        if (target := self._targets.get(link.address)) is not None:
+            self._ladders[live] = target.policy.start(live, self._clock())
+
+    def stop(self, live: LiveRequest) -> None:
+        """Again is fine."""
+        address = self._at.pop(live, None)
+        self._ladders.pop(live, None)
+        if address is not None and (target := self._targets.get(address)) is not None:
+            target.policy.end(live)
+
+    def ladder(self, live: LiveRequest) -> Ladder:
+        return self._ladders.get(live, self._fallback)
+
+    def take_rounds(self, link: TargetLink, rounds: Iterable[RoundReport]) -> None:
+        """Before the requests that ended in them are stopped."""
+        if (target := self._targets.get(link.address)) is not None:
+            target.policy.take_rounds(rounds)
+
+    def take_load(self, link: TargetLink) -> list[LiveRequest]:
+        """Works in the load that the link reported last. Returns the requests whose ladders changed."""
+        target = self._targets.get(link.address)
+        if target is None or link.load is target.load:
+            return []
+        target.load = link.load
+        now_s = self._clock()
+        target.policy.take_step(_report(link.load), now_s)
+        if not target.policy.is_due(now_s):
+            return []
+        changed = []
+        for key, ladder in target.policy.plan(now_s).items():
+            assert isinstance(key, LiveRequest)
+            self._ladders[key] = ladder
+            changed.append(key)
+        if target.policy.joined != target.joined:
+            target.joined = target.policy.joined
+            link.set_batch_policy(join_rounds=target.joined)
+        return changed
+
+    def _calibrate(self, link: TargetLink) -> _Calibration | None:
+        assert link.info is not None
+        slowest: dict[tuple[TreeShape, int], float] = {}
+        for draft in self._fleet.drafts:
+            if draft.info is not None and draft.info.head == link.info.head:
+                for shape, sessions, ms in draft.info.propose_times:
+                    slowest[shape, sessions] = max(ms, slowest.get((shape, sessions), 0.0))
+        if not slowest or not link.info.step_times:
+            return None
+        return _Calibration(link.info.step_times, tuple((*key, ms) for key, ms in slowest.items()))
+
+    def _make_policy(self, link: TargetLink, calibration: _Calibration, now_s: float) -> TargetPolicy:
+        assert link.info is not None
+        proposals = ProposeTable.of(calibration.proposals)
+        key = link.info.head, tuple(proposals.growths)
+        if key not in self._models:
+            self._models[key] = AcceptanceModel(ShapeMenu(proposals.growths))
+        costs = CostModel(StepTable.of(calibration.steps), proposals)
+        return TargetPolicy(self._models[key], costs, PlannerSettings(), now_s=now_s)
+
+
+def _report(load: TargetLoad) -> StepReport:
+    return StepReport(
+        decoding=load.decoding_requests,
+        rows=load.rows,
+        prefill_tokens=load.prefill_tokens,
+        requests=load.verified_requests,
+        drafted=load.drafted_requests,
+        context_tokens=load.context_tokens,
+        step_ms=load.step_ms,
+        wait_ms=load.tree_wait_ms,
+    )
