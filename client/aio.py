@@ -9,41 +9,58 @@ from types import TracebackType
 
 import grpc
 
+from client.channels import Asking, Channels, Opened
 from client.completion import Assembly, Completion, Delta
-from client.errors import RequestCancelledError, typed_errors
+from client.credentials import Credentials
+from client.errors import RequestCancelledError, typed_errors_aio
 from client.request import GenerateOptions, Prompt, Sampling, build_request
 from paceline.rpc import open_channel
-from paceline.v1 import router_pb2, router_pb2_grpc
+from paceline.tls import TlsIdentity
+from paceline.v1 import router_pb2
+
+_NO_CREDENTIALS = Credentials()
 
 
 class AsyncPacelineClient:
     """Talks to one router from a running event loop; use it as an async context manager, or close it.
 
-    request_timeout_s bounds each request as a whole; None sets no bound.
+    request_timeout_s bounds each request as a whole; None sets no bound. Raises ConfigError for certificates that
+    cannot be used.
     """
 
-    def __init__(self, address: str = "127.0.0.1:7100", *, request_timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        address: str = "127.0.0.1:7100",
+        *,
+        request_timeout_s: float | None = None,
+        credentials: Credentials = _NO_CREDENTIALS,
+    ) -> None:
         self.address = address
         self._request_timeout_s = request_timeout_s
-        self._channel = open_channel(address)
-        self._stub = router_pb2_grpc.RouterServiceStub(self._channel)
+        self._metadata = credentials.metadata
+        self._tls = None if credentials.tls is None else TlsIdentity(credentials.tls)
+        self._channels = Channels(address, self._tls, open_channel)
 
     def generate(
         self, prompt: Prompt, *, sampling: Sampling | None = None, options: GenerateOptions | None = None
     ) -> AsyncGeneration:
         """Sends a request and returns at once. Raises InvalidInputError for a value that cannot be sent."""
         request = build_request(prompt, sampling or Sampling(), options or GenerateOptions())
-        started_s = time.monotonic()
-        return AsyncGeneration(self._stub.Generate(request, timeout=self._request_timeout_s), self.address, started_s)
+        asking = Asking(self.address, self._tls, self._metadata, self._request_timeout_s)
+        return AsyncGeneration(request, self._channels.take(), asking)
 
     async def info(self, *, timeout_s: float = 5.0) -> router_pb2.RouterServiceGetInfoResponse:
         """The router, its fleet and its limits. Raises a PacelineError."""
-        with typed_errors(self.address):
-            return await self._stub.GetInfo(router_pb2.RouterServiceGetInfoRequest(), timeout=timeout_s)
+        opened = self._channels.take()
+        async with typed_errors_aio(self.address, self._tls):
+            return await opened.stub.GetInfo(
+                router_pb2.RouterServiceGetInfoRequest(), timeout=timeout_s, metadata=self._metadata
+            )
 
     async def close(self) -> None:
-        """Cancels what still runs and closes the channel."""
-        await self._channel.close()
+        """Cancels what still runs and closes the connection."""
+        for channel in self._channels.all():
+            await channel.close()
 
     async def __aenter__(self) -> AsyncPacelineClient:
         return self
@@ -61,22 +78,20 @@ class AsyncGeneration:
     the request.
     """
 
-    def __init__(
-        self,
-        call: grpc.aio.UnaryStreamCall[router_pb2.GenerateRequest, router_pb2.GenerateResponse],
-        address: str,
-        started_s: float,
-    ) -> None:
-        self._call = call
-        self._address = address
-        self._assembly = Assembly(time.monotonic, started_s)
+    def __init__(self, request: router_pb2.GenerateRequest, opened: Opened[grpc.aio.Channel], asking: Asking) -> None:
+        self._assembly = Assembly(time.monotonic, time.monotonic())
+        self._call: grpc.aio.UnaryStreamCall[router_pb2.GenerateRequest, router_pb2.GenerateResponse] = (
+            opened.stub.Generate(request, timeout=asking.timeout_s, metadata=asking.metadata)
+        )
+        self._opened = opened
+        self._asking = asking
 
     def __aiter__(self) -> AsyncIterator[Delta]:
         return self
 
     async def __anext__(self) -> Delta:
         try:
-            with typed_errors(self._address):
+            async with typed_errors_aio(self._asking.address, self._asking.tls):
                 message = await self._call.read()
         except asyncio.CancelledError:
             # gRPC raises it for a call that was cancelled, too: by cancel(), or because the client was closed.

@@ -7,41 +7,62 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol
 
+import grpc
+
+from client.channels import Asking, Channels, Opened
 from client.completion import Assembly, Completion, Delta
+from client.credentials import Credentials
 from client.errors import typed_errors
 from client.request import GenerateOptions, Prompt, Sampling, build_request
 from paceline.rpc import open_blocking_channel
-from paceline.v1 import router_pb2, router_pb2_grpc
+from paceline.tls import TlsIdentity
+from paceline.v1 import router_pb2
+
+_NO_CREDENTIALS = Credentials()
 
 
 class PacelineClient:
     """Talks to one router; use it as a context manager, or close it. Safe to share between threads.
 
-    request_timeout_s bounds each request as a whole; None sets no bound.
+    request_timeout_s bounds each request as a whole; None sets no bound. Raises ConfigError for certificates that
+    cannot be used.
     """
 
-    def __init__(self, address: str = "127.0.0.1:7100", *, request_timeout_s: float | None = None) -> None:
+    def __init__(
+        self,
+        address: str = "127.0.0.1:7100",
+        *,
+        request_timeout_s: float | None = None,
+        credentials: Credentials = _NO_CREDENTIALS,
+    ) -> None:
         self.address = address
         self._request_timeout_s = request_timeout_s
-        self._channel = open_blocking_channel(address)
-        self._stub = router_pb2_grpc.RouterServiceStub(self._channel)
+        self._metadata = credentials.metadata
+        self._tls = None if credentials.tls is None else TlsIdentity(credentials.tls)
+        self._channels = Channels(address, self._tls, open_blocking_channel)
 
     def generate(
         self, prompt: Prompt, *, sampling: Sampling | None = None, options: GenerateOptions | None = None
     ) -> Generation:
         """Sends a request and returns at once. Raises InvalidInputError for a value that cannot be sent."""
         request = build_request(prompt, sampling or Sampling(), options or GenerateOptions())
-        started_s = time.monotonic()
-        return Generation(self._stub.Generate(request, timeout=self._request_timeout_s), self.address, started_s)
+        return Generation(request, self._channels.take(), self._asking())
 
     def info(self, *, timeout_s: float = 5.0) -> router_pb2.RouterServiceGetInfoResponse:
         """The router, its fleet and its limits. Raises a PacelineError."""
-        with typed_errors(self.address):
-            return self._stub.GetInfo(router_pb2.RouterServiceGetInfoRequest(), timeout=timeout_s)
+        opened = self._channels.take()
+        with typed_errors(self.address, self._tls):
+            return opened.stub.GetInfo(
+                router_pb2.RouterServiceGetInfoRequest(), timeout=timeout_s, metadata=self._metadata
+            )
 
     def close(self) -> None:
-        """Cancels what still runs and closes the channel."""
-        self._channel.close()
+        """Cancels what still runs and closes the connection."""
+        for channel in self._channels.all():
+            channel.close()
+
+    def _asking(self) -> Asking:
+        return Asking(self.address, self._tls, self._metadata, self._request_timeout_s)
 
     def __enter__(self) -> PacelineClient:
         return self
@@ -58,16 +79,17 @@ class Generation:
     Iterating raises a PacelineError where the request fails. Used by one thread at a time; cancel() by any.
     """
 
-    def __init__(self, call: _Call, address: str, started_s: float) -> None:
-        self._call = call
-        self._address = address
-        self._assembly = Assembly(time.monotonic, started_s)
+    def __init__(self, request: router_pb2.GenerateRequest, opened: Opened[grpc.Channel], asking: Asking) -> None:
+        self._assembly = Assembly(time.monotonic, time.monotonic())
+        self._call: _Call = opened.stub.Generate(request, timeout=asking.timeout_s, metadata=asking.metadata)
+        self._opened = opened
+        self._asking = asking
 
     def __iter__(self) -> Iterator[Delta]:
         return self
 
     def __next__(self) -> Delta:
-        with typed_errors(self._address):
+        with typed_errors(self._asking.address, self._asking.tls):
             return self._assembly.add(next(self._call))
 
     def result(self) -> Completion:

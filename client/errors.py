@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import grpc
 
 from paceline.errors import (
     RETRY_AFTER_KEY,
+    AccessError,
     CapacityError,
     DeadlineError,
     InvalidInputError,
@@ -18,6 +20,8 @@ from paceline.errors import (
     UnavailableError,
     UnsupportedFieldError,
 )
+from paceline.tls import TlsIdentity
+from paceline.tls_fault import tls_fault
 
 
 class RequestCancelledError(PacelineError):
@@ -40,18 +44,32 @@ _ERRORS: dict[grpc.StatusCode, type[PacelineError]] = {
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.CANCELLED: RequestCancelledError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
+    grpc.StatusCode.UNAUTHENTICATED: AccessError,
+    grpc.StatusCode.PERMISSION_DENIED: AccessError,
 }
 _NOT_CONNECTED = "failed to connect"
 _BROKEN = ("Socket closed", "Stream removed", "Connection reset", "GOAWAY")  # gRPC's own words, not the service's
 
 
 @contextlib.contextmanager
-def typed_errors(address: str) -> Iterator[None]:
-    """Turns a failed call to address into a PacelineError."""
+def typed_errors(address: str, tls: TlsIdentity | None = None) -> Iterator[None]:
+    """Turns a failed call to address into a PacelineError. tls: what the call was made with."""
     try:
         yield
     except grpc.RpcError as error:
-        raise error_from_status(error, address) from error
+        raise _with_fault(error, address, _fault_of(error, address, tls)) from error
+
+
+@contextlib.asynccontextmanager
+async def typed_errors_aio(address: str, tls: TlsIdentity | None = None) -> AsyncIterator[None]:
+    """The same on an event loop, which goes on while the connection is looked into."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        fault = ""
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            fault = await asyncio.to_thread(_fault_of, error, address, tls)
+        raise _with_fault(error, address, fault) from error
 
 
 def error_from_status(error: grpc.RpcError, address: str) -> PacelineError:
@@ -73,3 +91,14 @@ def retry_after_s(error: grpc.RpcError) -> float | None:
     pairs: Iterable[Any] = error.trailing_metadata() or ()
     value = dict(pairs).get(RETRY_AFTER_KEY)
     return int(value) / 1e3 if isinstance(value, str) and value.isdecimal() else None
+
+
+def _fault_of(error: grpc.RpcError, address: str, tls: TlsIdentity | None) -> str:
+    """What is wrong between the certificates of both ends, where that is why; may take seconds."""
+    if error.code() is not grpc.StatusCode.UNAVAILABLE:
+        return ""
+    return tls_fault(address, tls, error.details() or "")
+
+
+def _with_fault(error: grpc.RpcError, address: str, fault: str) -> PacelineError:
+    return UnavailableError(f"no connection to {address}: {fault}") if fault else error_from_status(error, address)

@@ -83,3 +83,10 @@ class WireError(PacelineError):
     """A message does not parse: array lengths, tensor shapes or references disagree."""
 
     code = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class AccessError(PacelineError):
+    """The caller did not say who it is, or may not do what it asked for."""
+
+    code = grpc.StatusCode.UNAUTHENTICATED
+    exit_code = 6

@@ -16,40 +16,30 @@ from paceline.rpc import RpcServer, open_channel
 from paceline.rpc_bytes import ByteMeter
 from paceline.tls import TlsFiles, TlsIdentity
 from paceline.tls_fault import tls_fault
+from paceline.tls_flags import TlsFlags
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceFlags:
+class ServiceFlags(TlsFlags):
     """The flags that router, draft and target share."""
 
-    log_format: str = flag("text", help="how log lines are written: text, or a JSON object a line", choices=FORMATS)
+    tls_verify_clients: bool = flag(True, help="refuse callers that show no certificate of --tls-ca")
     health_port: int = flag(
         0, help="plaintext port for health alone, for probes while --tls-cert is set; 0: only beside the service"
     )
-    tls_cert: str = flag("", help="PEM file of the own certificate chain; unset: plaintext. Read again when it changes")
-    tls_key: str = flag("", help="PEM file of the certificate's key")
-    tls_ca: str = flag("", help="PEM file of the certificates that peers are checked against")
-    tls_peer_name: str = flag("", help="name that peers' certificates must carry; unset: the host of their address")
-    tls_verify_clients: bool = flag(True, help="refuse callers that show no certificate of --tls-ca")
+    log_format: str = flag("text", help="how log lines are written: text, or a JSON object a line", choices=FORMATS)
 
     def check_service_flags(self) -> None:
         """Raises ConfigError, naming the flag."""
         require(0 <= self.health_port < 65536, "health_port", self.health_port, "0 to 65535")
-        self.tls_files()
+        self.server_tls()
 
-    def tls_files(self) -> TlsFiles | None:
+    def server_tls(self) -> TlsFiles | None:
         """None: plaintext. Raises ConfigError for flags that do not make a whole."""
-        if not (self.tls_cert or self.tls_key or self.tls_ca):
-            return None
-        if not self.tls_cert:
+        files = self.tls_files(verify_clients=self.tls_verify_clients)
+        if files is not None and not files.cert:
             raise ConfigError("--tls-cert is unset; a service that speaks TLS needs --tls-cert, --tls-key and --tls-ca")
-        return TlsFiles(
-            self.tls_cert,
-            self.tls_key,
-            self.tls_ca,
-            peer_name=self.tls_peer_name,
-            verify_clients=self.tls_verify_clients,
-        )
+        return files
 
 
 class Plumbing:
@@ -57,7 +47,7 @@ class Plumbing:
 
     def __init__(self, flags: ServiceFlags | None = None, registry: CollectorRegistry | None = None) -> None:
         """Raises ConfigError for certificates that cannot be used."""
-        files = None if flags is None else flags.tls_files()
+        files = None if flags is None else flags.server_tls()
         self.tls = None if files is None else TlsIdentity(files)
         self._health_port = 0 if flags is None else flags.health_port
         self._meter = None if registry is None else ByteMeter(registry)

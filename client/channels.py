@@ -1,0 +1,67 @@
+"""Channels: a client's connection, made anew once its certificates have changed."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from paceline.tls import TlsIdentity
+from paceline.v1 import router_pb2_grpc
+
+
+class _Closable(Protocol):
+    def close(self) -> Any: ...
+
+
+ChannelT = TypeVar("ChannelT", bound=_Closable)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How a client calls: whom, with which certificates and metadata, for how long at most."""
+
+    address: str
+    tls: TlsIdentity | None
+    metadata: tuple[tuple[str, str], ...]
+    timeout_s: float | None
+
+
+class Opened(Generic[ChannelT]):
+    """A channel and the router's stub on it. Hold it as long as a call on it runs: one that nobody holds may close."""
+
+    def __init__(self, channel: ChannelT) -> None:
+        self.channel = channel
+        self.stub: Any = router_pb2_grpc.RouterServiceStub(channel)  # type: ignore[call-overload]
+
+
+class Channels(Generic[ChannelT]):
+    """Owns the channels to one address. ``take`` for each call; the owner closes ``all`` at its end.
+
+    A channel keeps its certificates, and gRPC connects anew with them after a loss: so the first call after they
+    changed gets another channel, while calls that run go on.
+    """
+
+    def __init__(
+        self, address: str, identity: TlsIdentity | None, open: Callable[[str, TlsIdentity | None], ChannelT]
+    ) -> None:
+        self._address = address
+        self._identity = identity
+        self._open = open
+        self._material = None if identity is None else identity.current()
+        self._newest = Opened(open(address, identity))
+        self._opened: weakref.WeakSet[Opened[ChannelT]] = weakref.WeakSet((self._newest,))
+
+    def take(self) -> Opened[ChannelT]:
+        """For a call that begins now."""
+        material = None if self._identity is None else self._identity.current()
+        if material is not self._material:
+            self._material = material
+            self._newest = Opened(self._open(self._address, self._identity))
+            self._opened.add(self._newest)
+        return self._newest
+
+    def all(self) -> list[ChannelT]:
+        """The newest, and those that calls still hold."""
+        return [opened.channel for opened in self._opened]
