@@ -128,10 +128,10 @@ class EngineLoop:
         if not due.is_empty:
             self._run_step(due, now_s)
             return 0.0
+        self._hand_over_late()
         if self._has_sent and self._reporter.holds_step:
             self._has_sent = self._is_idle = False
             return _HEAD_START_S
-        self._hand_over_late()
         self._reporter.flush_changes()
         if due.until_s is None:
             self._waiting_since_s = None

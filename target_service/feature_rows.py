@@ -28,8 +28,9 @@ class FeatureRows:
             return
         self._pool = pool
         self._dtype = dtype_name(pool.dtype)
-        self._last_step = _Staging(pool, num_rows=max(1, MAX_COPIED_BYTES // self.row_bytes))
-        self._reads = _Staging(pool, num_rows=1)
+        num_rows = max(1, MAX_COPIED_BYTES // self.row_bytes)
+        self._last_step = _Staging(pool, num_rows=num_rows)
+        self._reads = _Staging(pool, num_rows=2 * num_rows)
         self._is_reading = False
 
     def copy_step(self, features: Tensor | None, num_rows: int) -> None:
@@ -52,10 +53,7 @@ class FeatureRows:
         self._is_reading = True
         if len(slots) > self._reads.num_rows:
             self._reads = _Staging(self._pool, num_rows=2 * len(slots))
-        index = torch.from_numpy(slots)
-        if self._pool.device.type == "cuda":
-            index = index.pin_memory().to(self._pool.device, non_blocking=True)
-        self._reads.fetch(self._pool.index_select(0, index))
+        self._reads.fetch(self._pool.index_select(0, self._reads.upload(slots)))
 
     def finish_read(self, indptr: np.ndarray) -> list[RawTensor]:
         """The rows [indptr[i], indptr[i + 1]) of the read, for each i. Waits for the copy."""
@@ -79,6 +77,16 @@ class _Staging:
             self._event = torch.cuda.Event()
             self._pinned = torch.empty(num_rows, pool.shape[1], dtype=pool.dtype, pin_memory=True)
             self._host = _as_bytes(self._pinned)
+            self._pinned_slots = torch.empty(num_rows, dtype=torch.int64, pin_memory=True)
+            self._slots = torch.empty(num_rows, dtype=torch.int64, device=pool.device)
+
+    def upload(self, slots: np.ndarray) -> Tensor:
+        """int64 [n], at most num_rows, on the pool's device. What was fetched last must have been waited for."""
+        index = torch.from_numpy(slots)
+        if self._event is None:
+            return index
+        self._pinned_slots[: len(slots)] = index
+        return self._slots[: len(slots)].copy_(self._pinned_slots[: len(slots)], non_blocking=True)
 
     def fetch(self, rows: Tensor) -> None:
         """rows: at most num_rows, on the pool's device."""

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.types import SamplingParams, TreeShape
 from target_service.draft_rows import FLUSH_ROWS
+from target_service.engine_loop import IDLE_WAIT_S
 from target_service.events import Cancelled, Stopped
 from tests.support.tiny_target import DRAFT, STREAM, DrivenLoop, always, off, random_prompt
 
@@ -101,7 +102,8 @@ def test_trees_change_no_token(loop, make_prophet, seed):
     draft = make_prophet([p + t for p, t in zip(prompts, plain, strict=True)], seed)
     outputs = [loop.submit(50 + i, p, params=LONG, decision=always(TREE)) for i, p in enumerate(prompts)]
     draft.run()
-    loop.turn()
+    while loop.turn() < IDLE_WAIT_S:
+        pass
     assert [output.tokens for output in outputs] == plain
     assert sum(output.finish.stats.accepted_drafts for output in outputs) > 20
     loop.check_all_pages_free()
