@@ -1,0 +1,102 @@
+"""``paceline doctor``: looks at a running deployment and says what to mend."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from client.client import PacelineClient
+from client.commands.command import Command, parse
+from client.commands.request_flags import DEFAULT_ROUTER
+from client.credentials import Credentials
+from client.diagnosis import Deployment, Finding, Level, diagnose
+from client.probes import Prober
+from client.request import GenerateOptions, Sampling
+from paceline.config import flag, require
+from paceline.errors import PacelineError
+from paceline.tls import TlsFiles, TlsIdentity
+from paceline.v1 import router_pb2
+
+_ASKED_AT_ONCE = 16
+_ANSWER_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorConfig:
+    """Check a running deployment: reach, models, heads, versions, clocks, certificates, one answer.
+
+    Raises ConfigError naming the flag.
+    """
+
+    router: str = flag(DEFAULT_ROUTER, help="address of the router")
+    metrics_port: int = flag(0, help="port of every service's metrics, which tell the time; 0 compares no clocks")
+    ask: bool = flag(True, help="send one short request; --no-ask leaves it out")
+    json: bool = flag(False, help="as JSON")
+    tls_ca: str = flag("", help="PEM file of the authority of the services' certificates; unset: plaintext")
+    tls_cert: str = flag("", help="PEM file of the own certificate")
+    tls_key: str = flag("", help="PEM file of the certificate's key")
+    tls_peer_name: str = flag("", help="name in the services' certificates; unset: the host of their address")
+    api_key_file: str = flag("", help="file with the tenant's key")
+
+    def __post_init__(self) -> None:
+        require(0 <= self.metrics_port < 65536, "metrics_port", self.metrics_port, "0 to 65535")
+
+    def credentials(self) -> Credentials:
+        """Raises ConfigError."""
+        tls = None
+        if self.tls_ca or self.tls_cert or self.tls_key:
+            tls = TlsFiles(self.tls_cert, self.tls_key, self.tls_ca, peer_name=self.tls_peer_name)
+        return Credentials.from_files(tls, api_key_file=self.api_key_file)
+
+
+def main(argv: Sequence[str]) -> int:
+    """0: no problem, warnings or not; 1: a problem. A router that cannot be asked raises its error."""
+    config = parse(DoctorConfig, argv, command="doctor")
+    credentials = config.credentials()
+    with PacelineClient(config.router, request_timeout_s=_ANSWER_S, credentials=credentials) as client:
+        reply = client.info()
+        findings = diagnose(_look(config, credentials, reply), now_s=time.time())
+        if config.ask:
+            findings.append(_answer(client))
+    if config.json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+    else:
+        print("\n".join(_lines(findings)))
+    return int(any(finding.level is Level.PROBLEM for finding in findings))
+
+
+def _look(config: DoctorConfig, credentials: Credentials, reply: router_pb2.RouterServiceGetInfoResponse) -> Deployment:
+    tls = None if credentials.tls is None else TlsIdentity(credentials.tls)
+    prober = Prober(tls, credentials.metadata, config.metrics_port)
+    named = [("router", config.router)]
+    named += [("target", state.address) for state in reply.targets]
+    named += [("draft", state.address) for state in reply.drafts]
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        return Deployment(reply, list(pool.map(lambda who: prober.ask(*who), named)))
+
+
+def _answer(client: PacelineClient) -> Finding:
+    begun_s = time.monotonic()
+    try:
+        answer = client.generate("Hello", sampling=Sampling(max_tokens=4), options=GenerateOptions()).result()
+    except PacelineError as error:
+        return Finding(Level.PROBLEM, "request", f"a short request failed: {error}")
+    return Finding(Level.OK, "request", f"{len(answer.token_ids)} tokens in {time.monotonic() - begun_s:.2f} s")
+
+
+def _lines(findings: Sequence[Finding]) -> list[str]:
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.level:8} {finding.subject}: {finding.message}")
+        if finding.remedy:
+            lines.append(f"{'':8} -> {finding.remedy}")
+    counts = [(level, sum(finding.level is level for finding in findings)) for level in (Level.PROBLEM, Level.WARNING)]
+    summary = ", ".join(f"{count} {level}{'s' * (count != 1)}" for level, count in counts if count)
+    return [*lines, summary or "all is well"]
+
+
+COMMAND = Command("doctor", "check a running deployment and say what to mend", main)
