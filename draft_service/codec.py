@@ -13,7 +13,14 @@ from draft_service.info import DraftInfo
 from draft_service.load import LoadFigures
 from draft_service.replies import SessionCode, SessionReply, SyncReply
 from paceline import __version__
-from paceline.codec import decode_extend, decode_sampling_params, decode_tensor, decode_token_ids, encode_verify
+from paceline.codec import (
+    decode_extend,
+    decode_sampling_params,
+    decode_tensor,
+    decode_token_ids,
+    encode_tree_shape,
+    encode_verify,
+)
 from paceline.errors import InvalidInputError, MismatchError, PacelineError, WireError
 from paceline.rounds import ExtendColumns, RawTensor, VerifyColumns
 from paceline.types import TreeShape
@@ -143,6 +150,10 @@ def encode_info(info: DraftInfo) -> common_pb2.ServiceInfo:
         num_pages=info.num_pages,
         max_running_requests=info.max_sessions,
         eos_token_ids=info.eos_token_ids,
+        propose_times=[
+            common_pb2.ProposeTime(shape=encode_tree_shape(time.shape), sessions=time.num_sessions, ms=time.ms)
+            for time in info.propose_times
+        ],
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draft_service.config import DraftConfig
+from draft_service.propose_times import ProposeTime
 from engine.config import ModelConfig
 from engine.head_model import HeadModel
 from engine.weights import fingerprint
@@ -32,6 +33,7 @@ class DraftInfo:
     num_pages: int
     max_sessions: int
     eos_token_ids: tuple[int, ...]
+    propose_times: tuple[ProposeTime, ...] = ()
 
 
 def describe_draft(

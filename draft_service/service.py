@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +21,7 @@ from draft_service.front import Front
 from draft_service.info import DraftInfo, describe_draft
 from draft_service.load import LoadBoard
 from draft_service.metrics import DraftMetrics
+from draft_service.propose_times import measure_proposals
 from draft_service.round_board import RoundBoard
 from draft_service.servicer import SERVICE_NAME, DraftServicer
 from draft_service.sessions import SessionTable
@@ -62,10 +63,11 @@ class LoadedDraft:
             num_pages = choose_pages(config, memory_needs(limits, model), device=device, context_length=context_length)
             allocator = PageAllocator(num_pages, config.page_size)
             drafter = load_drafter(config, model, allocator, limits=limits)
+            times = measure_proposals(drafter, allocator, config, feature_size=model.config.hidden_size)
         table = SessionTable(allocator, max_sessions=config.max_running_requests, context_length=context_length)
         engine = DraftEngine(drafter, table, limits=limits, clock=time.perf_counter)
         info = describe_draft(config, model, target, num_pages=num_pages, context_length=context_length)
-        return cls(config, engine, info)
+        return cls(config, engine, replace(info, propose_times=times))
 
 
 class DraftService:
