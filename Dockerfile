@@ -34,6 +34,7 @@ COPY kernels kernels
 COPY paceline paceline
 COPY router router
 COPY target_service target_service
+COPY training training
 RUN pip install setuptools==84.2.1 \
     && pip wheel --no-deps --no-build-isolation --wheel-dir /wheels .
 

@@ -40,7 +40,8 @@ def pods_of(overlay: str, selector: Manifest) -> list[Workload]:
 
 
 def test_there_is_an_overlay_of_each_kind() -> None:
-    wanted = {"single-node", "tp", "autoscale", "autoscale-keda", "monitoring", "network-policy", "production"}
+    scaled = {"autoscale", "autoscale-keda"}
+    wanted = scaled | {"single-node", "tp", "monitoring", "mtls", "network-policy", "production"}
     assert wanted <= set(OVERLAYS)
 
 
@@ -255,3 +256,37 @@ def component_of(peer: Any) -> str:
 def gibibytes(quantity: str) -> float:
     number, unit = re.fullmatch(r"(\d+)(Mi|Gi)", quantity).groups()
     return float(number) / (1024 if unit == "Mi" else 1)
+
+
+@pytest.mark.parametrize("overlay", ["mtls", "production"])
+def test_a_service_reads_the_certificate_that_is_issued_for_it(overlay: str, tmp_path: Path) -> None:
+    issuers = {issuer["metadata"]["name"]: issuer["spec"] for issuer in of_kind(overlay, "Issuer")}
+    certificates = {found["spec"]["secretName"]: found["spec"] for found in of_kind(overlay, "Certificate")}
+    for found in workloads(overlay):
+        folder = tmp_path / found.component
+        folder.mkdir()
+        config = found.config(folder)
+        files = config.tls_files()
+        assert files.verify_clients
+        at = str(Path(files.cert).parent)
+        (mount,) = [mount for mount in found.container["volumeMounts"] if mount["mountPath"] == at]
+        assert mount["readOnly"]
+        assert "subPath" not in mount
+        (secret,) = [volume["secret"] for volume in found.spec["volumes"] if volume["name"] == mount["name"]]
+        assert secret["secretName"] == f"paceline-{found.component}-tls"
+        assert secret["defaultMode"] == 0o440
+        names = [Path(path).name for path in (files.cert, files.key, files.ca)]
+        assert names == ["tls.crt", "tls.key", "ca.crt"]
+        assert {Path(path).parent for path in (files.cert, files.key, files.ca)} == {Path(mount["mountPath"])}
+
+        certificate = certificates[secret["secretName"]]
+        assert files.peer_name in certificate["dnsNames"]
+        assert {"server auth", "client auth"} <= set(certificate["usages"])
+        authority = issuers[certificate["issuerRef"]["name"]]["ca"]["secretName"]
+        assert certificates[authority]["isCA"]
+        assert config.health_port == container_port(found, "health")
+
+
+def test_clients_get_a_certificate_of_the_same_authority() -> None:
+    certificates = {found["metadata"]["name"]: found["spec"] for found in of_kind("mtls", "Certificate")}
+    assert certificates["paceline-client"]["issuerRef"] == certificates["paceline-router"]["issuerRef"]

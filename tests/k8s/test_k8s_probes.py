@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import draft_service.servicer
@@ -23,13 +25,19 @@ PROBES = {
 }
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 async def test_each_probe_gets_an_answer_and_only_readiness_follows_the_drain() -> None:
     assert {component for component, _, _ in PROBES} == SERVICE_NAMES.keys()
     for component, service_name in SERVICE_NAMES.items():
-        server = RpcServer(service_name)
-        port = await server.start("127.0.0.1", 0)
+        health_port = free_port()
+        server = RpcServer(service_name, health_port=health_port)
+        await server.start("127.0.0.1", 0)
         try:
-            async with open_channel(f"127.0.0.1:{port}") as channel:
+            async with open_channel(f"127.0.0.1:{health_port}") as channel:
                 stub = health_pb2_grpc.HealthStub(channel)
                 for ready in (True, False):
                     await server.set_ready(ready)
