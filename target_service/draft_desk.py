@@ -89,10 +89,14 @@ class DraftDesk:
         return session
 
     def loads(self) -> list[DraftLoad]:
-        """One entry a link. A draft that is draining takes no new session, so it counts as gone."""
+        """One entry a link, once it stands or has failed. A draft that drains takes no new session: it counts as gone.
+
+        A link that is being made for the first time is no reason for a router to name another draft.
+        """
         return [
             DraftLoad(address, state.connected and not state.draining, len(state.sessions))
             for address, state in self.drafts.items()
+            if state.connected or state.lost
         ]
 
     def on_link_up(self, event: LinkUp, now_s: float) -> None:
@@ -108,7 +112,9 @@ class DraftDesk:
         if event.at.epoch == state.epoch:
             self._drop_sessions(state)
             num_requests, state.num_dropped = state.num_dropped, 0
-            state.connected = False
+            state.lose()
+        elif not state.connected:
+            state.lose()
         self._metrics.draft_lost(event.at.draft, event.reason)
         _log.warning(
             "draft %s is lost (%s): %s; %d requests decode plainly until it is back",
@@ -185,7 +191,7 @@ class DraftDesk:
             if silent and (late_sync or state.overdue(now_s - self._timeout_s)):
                 self._orders_of(address).reset = f"no answer for {self._timeout_s:g} s"
                 self._drop_sessions(state)
-                state.connected = False
+                state.lose()
             else:
                 for seq in state.overdue(now_s - 2 * self._timeout_s):
                     self._detach(seq)

@@ -14,6 +14,7 @@ class DraftState:
 
     epoch: int = 0
     connected: bool = False
+    lost: bool = False  # a connection ended, or none could be made; not while the first is being made
     draining: bool = False
     sessions: dict[int, Sequence] = field(default_factory=dict)
     num_dropped: int = 0  # sessions that ended with the connection, until its loss is reported
@@ -27,12 +28,18 @@ class DraftState:
         """A new connection: nothing is under way on it, and what the last one was like counts no more."""
         self.epoch = epoch
         self.connected = True
+        self.lost = False
         self.draining = False
         self.num_dropped = 0
         self.sync_inflight = 0
         self.heard_at_s = now_s
         self.open_after_s = now_s
         self.patience = Patience()
+
+    def lose(self) -> None:
+        """The connection is over, or could not be made."""
+        self.connected = False
+        self.lost = True
 
     def overdue(self, asked_before_s: float) -> list[Sequence]:
         """Requests whose ask is unanswered and older than that."""

@@ -69,7 +69,7 @@ class Reporter:
         self._deliver = deliver
         self._step = 0
         self._done: DoneStep | None = None
-        self._reported: tuple[int, ...] = ()  # what the last load said of requests and pages
+        self._reported: tuple[object, ...] = ()  # what the last load said of requests, pages and links
 
     def note(self, done: DoneStep) -> None:
         """To be told by the next ``flush``, with all that the requests' desk has gathered by then."""
@@ -125,9 +125,10 @@ class Reporter:
         emission.round = record
         self._deliver(emission)
 
-    def _held(self) -> tuple[int, ...]:
+    def _held(self) -> tuple[object, ...]:
         requests = self._parts.requests
-        return len(requests.sequences), requests.num_free_pages, requests.draining
+        links = [(load.draft, load.connected) for load in self._parts.drafts.loads()]
+        return len(requests.sequences), requests.num_free_pages, requests.draining, links
 
     def _load(self, figures: StepFigures) -> Load:
         self._reported = self._held()

@@ -193,6 +193,37 @@ def test_a_release_and_a_new_connection_in_one_turn_lose_no_order(loop, head_dra
     assert len(second.tokens) == 40
 
 
+def links_told(loop) -> list[dict[str, bool]]:
+    """Of each load report since the last look."""
+    loads = [emission.load for emission in loop.emissions if emission.load is not None]
+    loop.emissions.clear()
+    return [{link.draft: link.connected for link in load.drafts} for load in loads]
+
+
+def test_an_idle_target_tells_of_links_that_break_and_come_back_but_not_of_one_that_is_being_made(loop, head_proposer):
+    draft = DrivenDraft(loop, head_proposer)
+    loop.generate(random_prompt(5), SamplingParams(max_tokens=2, ignore_eos=True), always(TREE))
+    loop.turn()
+    told = links_told(loop)
+    assert told
+    assert not any(told)
+    for happens, connected in ((draft.connect, True), (draft.lose, False), (draft.connect, True)):
+        happens()
+        loop.turn()
+        loop.turn()
+        assert links_told(loop) == [{DRAFT: connected}]
+
+
+def test_a_draft_to_which_no_link_can_be_made_is_told_of(loop, head_proposer):
+    draft = DrivenDraft(loop, head_proposer)
+    loop.generate(random_prompt(5), SamplingParams(max_tokens=2, ignore_eos=True), always(TREE))
+    draft.epoch = 1
+    draft.lose()
+    loop.turn()
+    loop.turn()
+    assert links_told(loop)[-1] == {DRAFT: False}
+
+
 def test_a_draft_whose_link_gave_up_is_linked_again_when_it_is_named(loop, head_draft):
     loop.turn()
     head_draft.lose()
