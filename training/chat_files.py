@@ -71,7 +71,7 @@ def read_conversations(path: str, chat: ChatText, *, answer_end: int, max_tokens
 
 
 def _messages(value: dict[str, Any], where: str) -> list[dict[str, str]]:
-    turns = value.get("messages", value.get("conversations"))
+    turns: Any = value.get("messages", value.get("conversations"))
     try:
         return [
             {"role": _ROLES.get(role, role), "content": content}

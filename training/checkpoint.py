@@ -29,7 +29,7 @@ class Checkpoint:
     target_ids: Tensor  # [draft vocabulary] int64
     settings: dict[str, Any]  # all that the run depends on, as JSON
     weights: dict[str, Tensor]  # fp32, under the published names
-    optimizer: dict[str, Any]
+    optimizer: dict[str, list[Tensor]]
     sums: Tensor  # [4, depths] of the log's next line
 
     @property

@@ -31,14 +31,15 @@ class HeadNetwork(nn.Module):
         super().__init__()
         hidden = config.hidden_size
         self.config = config
-        self.fc = _linear(NUM_AUX * config.target_hidden_size, hidden)
+        self.fc = _Linear(NUM_AUX * config.target_hidden_size, hidden)
         self.midlayer = _Layer(config)
         self.norm = _Norm(hidden, config.rms_norm_eps)
-        self.lm_head = _linear(hidden, config.draft_vocab_size)
+        self.lm_head = _Linear(hidden, config.draft_vocab_size)
 
     def fuse(self, aux: Tensor) -> Tensor:
         """aux: [..., 3 H] of the target -> features [..., Hd]."""
-        return _apply(self.fc, aux)
+        features: Tensor = self.fc(aux)
+        return features
 
     def forward(
         self, embedded: Tensor, hidden: Tensor, cos_sin: Tensor, past: ChainKv | None
@@ -76,10 +77,10 @@ class _Attention(nn.Module):
         super().__init__()
         self._heads = (config.num_heads, config.num_kv_heads, config.head_dim)
         queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.q_proj = _linear(2 * config.hidden_size, queries)
-        self.k_proj = _linear(2 * config.hidden_size, keys)
-        self.v_proj = _linear(2 * config.hidden_size, keys)
-        self.o_proj = _linear(queries, config.hidden_size)
+        self.q_proj = _Linear(2 * config.hidden_size, queries)
+        self.k_proj = _Linear(2 * config.hidden_size, keys)
+        self.v_proj = _Linear(2 * config.hidden_size, keys)
+        self.o_proj = _Linear(queries, config.hidden_size)
 
     def forward(self, x: Tensor, cos_sin: Tensor, past: ChainKv | None) -> tuple[Tensor, ChainKv]:
         num_heads, num_kv_heads, head_dim = self._heads
@@ -91,18 +92,30 @@ class _Attention(nn.Module):
         v = v.repeat_interleave(folds, dim=1)
         now = ChainKv((k,), (v,)) if past is None else ChainKv((*past.k, k), (*past.v, v))
         out = diagonal_attention(q, (now.k[0], now.v[0]), (_stacked(now.k), _stacked(now.v)))
-        return _apply(self.o_proj, out.transpose(1, 2).flatten(2)), now
+        return self.o_proj(out.transpose(1, 2).flatten(2)), now
 
 
 class _Mlp(nn.Module):
     def __init__(self, hidden: int, inner: int) -> None:
         super().__init__()
-        self.gate_proj = _linear(hidden, inner)
-        self.up_proj = _linear(hidden, inner)
-        self.down_proj = _linear(inner, hidden)
+        self.gate_proj = _Linear(hidden, inner)
+        self.up_proj = _Linear(hidden, inner)
+        self.down_proj = _Linear(inner, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        return _apply(self.down_proj, functional.silu(_apply(self.gate_proj, x)) * _apply(self.up_proj, x))
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class _Linear(nn.Module):
+    """Without a bias, and without values yet."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight.to(x.dtype))
 
 
 class _Norm(nn.Module):
@@ -117,15 +130,6 @@ class _Norm(nn.Module):
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._eps)
         return (wide * scale).to(x.dtype) * self.weight.to(x.dtype)
-
-
-def _linear(inputs: int, outputs: int) -> nn.Linear:
-    """Without values yet."""
-    return nn.utils.skip_init(nn.Linear, inputs, outputs, bias=False)
-
-
-def _apply(linear: nn.Linear, x: Tensor) -> Tensor:
-    return functional.linear(x, linear.weight.to(x.dtype))
 
 
 def _rotate(x: Tensor, cos_sin: Tensor) -> Tensor:

@@ -41,4 +41,5 @@ class Meter:
         self._since_s, self._since_tokens = now_s, self.num_tokens
         self.note = f"loss {figures.loss[0]:.3f}, chain {figures.chain_length:.2f}, {speed:,.0f} tokens/s"
         if self._ranks.is_first:
-            self._log.add(step, figures, tokens=self.num_tokens, tokens_per_s=round(speed), **values)
+            values = {"tokens": self.num_tokens, "tokens_per_s": round(speed), **values}
+            self._log.add(step, figures, values=values)

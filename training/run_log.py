@@ -23,12 +23,14 @@ class RunLog:
         lines = [line for line in self.lines() if line["step"] <= step]
         write_text(self._path, "".join(json.dumps(line) + "\n" for line in lines))
 
-    def add(self, step: int, figures: DepthFigures, *, held_out: bool = False, **values: float) -> None:
-        """Raises StorageError."""
+    def add(
+        self, step: int, figures: DepthFigures, *, values: Mapping[str, float] | None = None, held_out: bool = False
+    ) -> None:
+        """values: what else the line says. Raises StorageError."""
         line: Mapping[str, Any] = {
             "step": step,
             "held_out": held_out,
-            **values,
+            **(values or {}),
             "chain_length": figures.chain_length,
             **asdict(figures),
         }

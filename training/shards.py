@@ -63,7 +63,7 @@ class ShardIndex:
         parts = [self._array(entry, "key") for entry in self.entries]
         return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
 
-    def append(self, columns: Mapping[str, np.ndarray], *, duplicates: int, empty: int) -> None:
+    def append(self, columns: dict[str, Any], *, duplicates: int, empty: int) -> None:
         """Writes the next file, then the index. Raises StorageError, and then nothing changed."""
         name = f"shard-{len(self.entries):05d}.npz"
         with whole_file(self.folder / name) as part, part.open("wb") as file:

@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.pages import PageAllocator, PageTable, pages_for
 from engine.plan import StepBuilder
 from training.aux_tap import AuxTap
-from training.batches import Batch
+from training.batches import Batch, BatchRules
 from training.draft_vocabulary import DraftVocabulary
 from training.target import Target
 
@@ -37,9 +37,9 @@ class Teacher:
     """Owns the target's weights and a pool for one step."""
 
     def __init__(
-        self, target: Target, layers: tuple[int, int, int], *, vocabulary: DraftVocabulary, max_len: int
+        self, target: Target, layers: tuple[int, int, int], *, vocabulary: DraftVocabulary, rules: BatchRules
     ) -> None:
-        """layers: of whose input aux is taken; max_len: tokens of the longest conversation.
+        """layers: of whose input aux is taken; rules: of the batches to come.
 
         Raises ModelLoadError, and ConfigError for too little memory.
         """
@@ -47,7 +47,8 @@ class Teacher:
         self._device = target.device
         self._target_ids = vocabulary.target_ids.to(target.device)
         self._draft_ids = vocabulary.draft_ids.to(target.device)
-        self._max_rows = max(_STEP_VALUES // target.config.vocab_size, max_len)
+        fitting = min(_STEP_VALUES // target.config.vocab_size, rules.batch_tokens)
+        self._max_rows = max(fitting, rules.sequence_tokens)
         # Of each conversation the last page may be nearly empty.
         self._cache = self._model.make_cache(pages_for(self._max_rows, _PAGE_SIZE) + _STEP_CONVERSATIONS, _PAGE_SIZE)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from engine.head_config import NUM_AUX
 from engine.rope import cos_sin_table
 from paceline.errors import ConfigError
+from training.adamw import AdamW, learning_rate
 from training.batches import Batch, Batches, BatchRules
 from training.checkpoint import Checkpoint
 from training.config import TrainHeadConfig
@@ -28,7 +29,6 @@ from training.meter import Meter
 from training.progress import Deadline, Progress
 from training.ranks import Ranks
 from training.run_log import RunLog
-from training.schedule import learning_rate, make_optimizer
 from training.target import Target
 from training.teacher import Teacher
 from training.unroll import DepthFigures, Unroll, UnrollRules
@@ -60,7 +60,7 @@ class Trainer:
             target,
             config.aux_layers(target.config.num_layers),
             vocabulary=vocabulary,
-            max_len=int(min(corpus.lengths.max(), train.sequence_tokens)),
+            rules=_rules(job.config),
         )
         ends = target.ends()
         context = target.config.max_position_embeddings
@@ -69,7 +69,7 @@ class Trainer:
             ends.embedding, table, vocabulary.draft_ids.to(target.device), UnrollRules(train.depths, train.depth_decay)
         )
         self._network = HeadNetwork(config).to(target.device)
-        self._optimizer = make_optimizer(self._network, train, target.device)
+        self._optimizer = AdamW(self._network.parameters(), weight_decay=train.weight_decay)
         self._step = 0
         self._log = RunLog(job.folder / LOG)
         self._meter = Meter(self._log, ranks, depths=train.depths, device=target.device)
@@ -103,16 +103,13 @@ class Trainer:
     def _advance(self, batch: Batch, deadline: Deadline) -> bool:
         """One optimizer step, logged and kept where that is due. Returns whether the time is over, for all ranks."""
         train, num_steps = self._train, self._job.num_steps
-        rate = learning_rate(self._step, num_steps, train)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
+        rate = learning_rate(
+            self._step, num_steps, peak=train.learning_rate, warmup=train.warmup, final=train.final_rate
+        )
         unrolled = self._unroll.run(self._network, self._teacher.teach(batch))
         unrolled.loss.backward()
-        weights = list(self._network.parameters())
-        self._ranks.average(weight.grad for weight in weights if weight.grad is not None)
-        norm = torch.nn.utils.clip_grad_norm_(weights, train.max_grad_norm)
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        self._ranks.average(weight.grad for weight in self._network.parameters() if weight.grad is not None)
+        norm = self._optimizer.step(rate, max_norm=train.max_grad_norm)
         self._step += 1
         self._meter.add(unrolled.sums, int(batch.lengths.sum()) * self._ranks.size)
 
@@ -146,7 +143,7 @@ class Trainer:
             target_ids=self._job.plan.vocabulary.target_ids,
             settings=self._job.settings,
             weights=network,
-            optimizer=self._optimizer.state_dict(),
+            optimizer=self._optimizer.state(),
             sums=self._meter.sums.cpu(),
         ).save(self._job.folder / CHECKPOINT)
         write_text(self._job.folder / CURVE, draw_curve(self._log.lines()))
@@ -161,7 +158,7 @@ class Trainer:
     def _restore(self, checkpoint: Checkpoint) -> None:
         self._step = checkpoint.step
         self._network.load_state_dict(checkpoint.weights)
-        self._optimizer.load_state_dict(checkpoint.optimizer)
+        self._optimizer.restore(checkpoint.optimizer)
         self._meter.restore(checkpoint.sums, checkpoint.num_tokens)
 
     def _aux_scale(self) -> Tensor:
