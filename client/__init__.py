@@ -3,6 +3,7 @@
 from client.aio import AsyncGeneration, AsyncPacelineClient
 from client.client import Generation, PacelineClient
 from client.completion import Completion, Delta
+from client.credentials import Credentials
 from client.errors import RequestCancelledError, ServiceFailureError
 from client.request import GenerateOptions, Message, Sampling
 from paceline.errors import DeadlineError
@@ -12,6 +13,7 @@ __all__ = [
     "AsyncGeneration",
     "AsyncPacelineClient",
     "Completion",
+    "Credentials",
     "DeadlineError",
     "Delta",
     "GenerateOptions",

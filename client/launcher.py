@@ -11,11 +11,13 @@ from pathlib import Path
 from types import TracebackType
 
 from client.client import PacelineClient
+from client.credentials import Credentials
 from client.placement import DeviceFlags, FleetSize, Placement, count_gpus, place
 from client.process import ServiceProcess, ServiceStartError
 from paceline.config import require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.threads import num_cores
+from paceline.tls import TlsFiles
 
 ROUTER_MODULE = "router"
 TARGET_MODULE = "target_service"
@@ -41,6 +43,7 @@ class FleetConfig:
     log_dir: str = ""  # "": a temporary folder, removed at the end unless something failed
     start_timeout_s: float = 180.0
     stop_grace_s: float = 10.0
+    tls: TlsFiles | None = None  # of every service, and of the launcher's own questions to the router
     router_flags: tuple[str, ...] = ()
     target_flags: tuple[str, ...] = ()
     draft_flags: tuple[str, ...] = ()
@@ -138,7 +141,7 @@ class Fleet:
         self.stop()
 
     def _wait_for_links(self, deadline_s: float) -> None:
-        with PacelineClient(self.router_address) as client:
+        with PacelineClient(self.router_address, credentials=Credentials(self.config.tls)) as client:
             while True:
                 info = client.info()
                 waiting = [replica for replica in (*info.targets, *info.drafts) if not replica.ready]
@@ -158,7 +161,7 @@ class Fleet:
         )
 
     def _router_flags(self) -> list[str]:
-        flags = ["--host", self.config.host, "--model-path", self.config.model_path]
+        flags = ["--host", self.config.host, "--model-path", self.config.model_path, *self._tls_flags()]
         flags += ["--targets", ",".join(process.address for process in self.targets)]
         if self.drafts:
             flags += ["--drafts", ",".join(process.address for process in self.drafts)]
@@ -176,7 +179,15 @@ class Fleet:
     def _model_flags(self) -> list[str]:
         config = self.config
         flags = ["--host", config.host, "--model-path", config.model_path, "--dtype", config.dtype]
+        flags += self._tls_flags()
         return [*flags, f"--speculative-draft-model-path={config.head_path}"]  # empty: no head, not the default one
+
+    def _tls_flags(self) -> list[str]:
+        files = self.config.tls
+        if files is None:
+            return []
+        flags = ["--tls-cert", files.cert, "--tls-key", files.key, "--tls-ca", files.ca]
+        return [*flags, *(["--tls-peer-name", files.peer_name] if files.peer_name else [])]
 
     def _num_threads(self, num_sharing: int) -> int:
         """Draft and target take turns, so each kind gets all cores; processes of a kind share them."""

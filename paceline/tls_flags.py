@@ -8,7 +8,7 @@ from paceline.config import flag
 from paceline.tls import TlsFiles
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: only one base of a class may have some
 class TlsFlags:
     """Unset: plaintext. Files are read again when they change."""
 

@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     history = list(opening)
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - gives input() its line editing
-    with PacelineClient(config.router) as client:
+    with config.client() as client:
         print(f"{client.info().info.model_name}: {_HELP}", file=sys.stderr)
         while (line := _read_line()) is not None:
             if line in ("/exit", "/quit"):

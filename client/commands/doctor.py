@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from client.client import PacelineClient
 from client.commands.command import Command, parse
-from client.commands.request_flags import DEFAULT_ROUTER
+from client.commands.connection_flags import ConnectionFlags
 from client.credentials import Credentials
 from client.diagnosis import Deployment, Finding, Level, diagnose
 from client.probes import Prober
 from client.request import GenerateOptions, Sampling
 from paceline.config import flag, require
 from paceline.errors import PacelineError
-from paceline.tls import TlsFiles, TlsIdentity
+from paceline.tls import TlsIdentity
 from paceline.v1 import router_pb2
 
 _ASKED_AT_ONCE = 16
@@ -26,31 +26,18 @@ _ANSWER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class DoctorConfig:
+class DoctorConfig(ConnectionFlags):
     """Check a running deployment: reach, models, heads, versions, clocks, certificates, one answer.
 
     Raises ConfigError naming the flag.
     """
 
-    router: str = flag(DEFAULT_ROUTER, help="address of the router")
     metrics_port: int = flag(0, help="port of every service's metrics, which tell the time; 0 compares no clocks")
     ask: bool = flag(True, help="send one short request; --no-ask leaves it out")
     json: bool = flag(False, help="as JSON")
-    tls_ca: str = flag("", help="PEM file of the authority of the services' certificates; unset: plaintext")
-    tls_cert: str = flag("", help="PEM file of the own certificate")
-    tls_key: str = flag("", help="PEM file of the certificate's key")
-    tls_peer_name: str = flag("", help="name in the services' certificates; unset: the host of their address")
-    api_key_file: str = flag("", help="file with the tenant's key")
 
     def __post_init__(self) -> None:
         require(0 <= self.metrics_port < 65536, "metrics_port", self.metrics_port, "0 to 65535")
-
-    def credentials(self) -> Credentials:
-        """Raises ConfigError."""
-        tls = None
-        if self.tls_ca or self.tls_cert or self.tls_key:
-            tls = TlsFiles(self.tls_cert, self.tls_key, self.tls_ca, peer_name=self.tls_peer_name)
-        return Credentials.from_files(tls, api_key_file=self.api_key_file)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -11,12 +11,13 @@ from client.placement import DEVICES, DeviceFlags
 from paceline.config import flag
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.errors import ConfigError
+from paceline.tls_flags import TlsFlags
 
 _ROUTER_FLAGS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 
 
 @dataclass(frozen=True, slots=True)
-class FleetFlags(TreeFlags):
+class FleetFlags(TlsFlags, TreeFlags):
     """Which services to start, and how."""
 
     targets: int = flag(1, help="target services")
@@ -54,6 +55,7 @@ class FleetFlags(TreeFlags):
             num_threads=self.num_threads,
             log_dir=self.log_dir,
             start_timeout_s=self.start_timeout_s,
+            tls=self.tls_files(),
             router_flags=(*self.given(*_ROUTER_FLAGS), *_split(self.router_args, "router-args")),
             target_flags=_split(self.target_args, "target-args"),
             draft_flags=_split(self.draft_args, "draft-args"),

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from client.client import PacelineClient
 from client.commands.command import Command, parse_words
 from client.commands.request_flags import RequestFlags, parse_ids
 from client.completion import Completion
@@ -51,7 +50,7 @@ class GenerateConfig(RequestFlags):
 def main(argv: Sequence[str]) -> int:
     config = parse_words(GenerateConfig, argv, command="generate", words="prompt")
     prompt, sampling, options = config.request_prompt(), config.sampling(), config.options()
-    with PacelineClient(config.router) as client, client.generate(prompt, sampling=sampling, options=options) as answer:
+    with config.client() as client, client.generate(prompt, sampling=sampling, options=options) as answer:
         if not config.json:
             for delta in answer:
                 print(delta.text, end="", flush=True)

@@ -8,24 +8,22 @@ from dataclasses import dataclass
 
 from google.protobuf.json_format import MessageToDict
 
-from client.client import PacelineClient
 from client.commands.command import Command, parse
-from client.commands.request_flags import DEFAULT_ROUTER
+from client.commands.connection_flags import ConnectionFlags
 from paceline.config import flag
 from paceline.v1 import router_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class InfoConfig:
+class InfoConfig(ConnectionFlags):
     """Show a router, its targets and drafts, and their limits."""
 
-    router: str = flag(DEFAULT_ROUTER, help="address of the router")
     json: bool = flag(False, help="as JSON")
 
 
 def main(argv: Sequence[str]) -> int:
     config = parse(InfoConfig, argv, command="info")
-    with PacelineClient(config.router) as client:
+    with config.client() as client:
         reply = client.info()
     if config.json:
         print(json.dumps(MessageToDict(reply, preserving_proto_field_name=True), indent=2))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from client.aio import AsyncPacelineClient
 from client.commands.command import Command, parse
-from client.commands.request_flags import DEFAULT_ROUTER
+from client.commands.connection_flags import ConnectionFlags
 from client.round_json import round_json
 from client.round_text import round_text
 from client.rounds import RoundSource
@@ -17,14 +17,14 @@ from client.vocabulary import Vocabulary
 from paceline.config import flag
 from paceline.defaults import DEFAULT_MODEL_PATH
 from paceline.errors import UnavailableError
+from paceline.tls import TlsIdentity
 from paceline.v1 import router_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class InspectConfig:
+class InspectConfig(ConnectionFlags):
     """Show the last round of a draft and of a target: trees, accepted paths, rows, KV slots, timings."""
 
-    router: str = flag(DEFAULT_ROUTER, help="router that knows the services; not asked where one is named below")
     target: str = flag("", help="address of a target; with neither this nor --draft, the router's first that are ready")
     draft: str = flag("", help="address of a draft")
     model_path: str = flag(DEFAULT_MODEL_PATH, help="folder of the tokenizer that shows tokens as text")
@@ -68,10 +68,12 @@ async def _sources(config: InspectConfig) -> list[RoundSource]:
     """The services to show. Raises UnavailableError where the router knows none that is ready."""
     named = [("target", config.target), ("draft", config.draft)]
     if not config.target and not config.draft:
-        async with AsyncPacelineClient(config.router) as client:
+        async with AsyncPacelineClient(config.router, credentials=config.credentials()) as client:
             info = await client.info()
         named = [("target", _first_ready(info.targets)), ("draft", _first_ready(info.drafts))]
-    sources = [RoundSource(service, address) for service, address in named if address]
+    files = config.tls_files()
+    tls = None if files is None else TlsIdentity(files)
+    sources = [RoundSource(service, address, tls) for service, address in named if address]
     if not sources:
         raise UnavailableError(f"the router at {config.router} has no service that is ready; see paceline info")
     return sources

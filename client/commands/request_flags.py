@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from client.commands.connection_flags import ConnectionFlags
 from client.request import GenerateOptions, Sampling, Speculation
 from paceline.config import flag
 from paceline.errors import ConfigError
 from paceline.types import TreeShape
-
-DEFAULT_ROUTER = "127.0.0.1:7100"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +35,9 @@ class TreeFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestFlags(TreeFlags):
+class RequestFlags(ConnectionFlags, TreeFlags):
     """How a request is drawn, whether it speculates, and how it wants to be served."""
 
-    router: str = flag(DEFAULT_ROUTER, help="address of the router")
     max_tokens: int | None = flag(None, help="new tokens at most; unset: 128")
     temperature: float | None = flag(None, help="0 is greedy; unset: 0")
     top_k: int | None = flag(None, help="draw from the k most likely tokens; 0 is all")
