@@ -158,3 +158,25 @@ async def test_requests_move_off_a_draft_whose_link_to_their_target_broke(make_t
         int(draft.address == other) for draft in drafts
     ]
     call.cancel()
+
+
+async def test_requests_move_off_a_draft_that_drains_and_use_one_that_joins(make_target, make_draft, make_rig) -> None:
+    late, draft = await make_draft(), await make_draft()
+    await late.die()
+    target = await make_target()
+    rig = await make_rig([target], [late, draft])
+    stream = await target.next_stream()
+    await draft.watched.wait()
+    await rig.info_when(lambda info: info.drafts[1].ready and info.targets[0].ready)
+    calls = [rig.generate() for _ in range(2)]
+    numbers = {(await stream.next_submission()).request for _ in calls}
+    await late.start(late.port)
+    await rig.info_when(lambda info: info.drafts[0].ready)
+    calls.append(rig.generate())
+    assert (await stream.next_submission()).decision.draft == late.address
+    assert stream.updates.empty()
+    draft.load(draining=True)
+    moved = await asyncio.wait_for(stream.updates.get(), 5)
+    assert {number: decision.draft for number, decision in moved.items()} == dict.fromkeys(numbers, late.address)
+    for call in calls:
+        call.cancel()

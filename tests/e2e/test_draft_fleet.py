@@ -1,0 +1,60 @@
+"""Several drafts on real services: sessions spread, and move where a draft drains or dies, and the tokens stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from client.client import Generation, PacelineClient
+from client.launcher import Fleet, FleetConfig
+from client.request import GenerateOptions, Message, Sampling
+from tests.support.services import PATIENT, TREE, WAIT_S, ask
+
+LONG = Sampling(max_tokens=48, ignore_eos=True)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Fleet, PacelineClient]]:
+    """Two drafts, one target."""
+    fleet = Fleet(FleetConfig(num_drafts=2, dtype="float32", target_flags=PATIENT))
+    with fleet, PacelineClient(fleet.router_address, request_timeout_s=WAIT_S) as client:
+        yield fleet, client
+
+
+def sessions(client: PacelineClient) -> list[int]:
+    """Requests that name each draft."""
+    return [state.running_requests for state in client.info().drafts]
+
+
+def read(generation: Generation, num_tokens: int) -> None:
+    seen = 0
+    while seen < num_tokens:
+        seen += len(next(generation).token_ids)
+
+
+def test_sessions_spread_and_those_of_a_draft_that_goes_speculate_on_another(
+    pair: tuple[Fleet, PacelineClient], prompts: list[str]
+) -> None:
+    fleet, client = pair
+    expected = [ask(client, prompt, LONG, False).token_ids for prompt in prompts[:2]]
+    for end in ("terminate", "kill"):
+        options = GenerateOptions(speculation=TREE)
+        with ExitStack() as stack:
+            generations = [
+                stack.enter_context(client.generate([Message("user", prompt)], sampling=LONG, options=options))
+                for prompt in prompts[:2]
+            ]
+            for generation in generations:
+                read(generation, 4)
+            assert sessions(client) == [1, 1]
+            getattr(fleet.drafts[0], end)()
+            completions = [generation.result() for generation in generations]
+        assert [completion.token_ids for completion in completions] == expected
+        late = [completion.stats.rounds - completion.stats.speculative_rounds for completion in completions]
+        assert max(late) <= 5, late
+        fleet.drafts[0].kill()
+        fleet.drafts[0].restart(timeout_s=WAIT_S)
+        while not all(state.ready for state in client.info().drafts):
+            pass
