@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 from collections.abc import Sequence
 
-from paceline.errors import DeadlineError, MismatchError, PacelineError, UnavailableError
+from paceline.errors import DeadlineError, MismatchError, UnavailableError
 from paceline.plumbing import Plumbing
 from paceline.types import FinishReason
 from router.adaptive import RoundReport
@@ -19,33 +18,18 @@ from router.live_request import LiveRequest
 from router.members import Members
 from router.metrics import RouterMetrics
 from router.peer import PeerInfo
-from router.placement import (
-    Demand,
-    TargetView,
-    check_possible,
-    choose_target,
-    clipped_max_tokens,
-    pages_of,
-    serves_model,
-)
+from router.placement import choose_target
 from router.request import ClientRequest
 from router.serve_codec import NO_CREDIT, encode_hello
 from router.speculation import SpeculationControl
 from router.stream_pacer import StreamPacer
+from router.submitter import Submitter, Turn
 from router.target_link import TargetLink
 from router.target_pacing import TargetPacing
 from router.text.tokenizer import TextTokenizer
 from router.waiting_room import WaitingRoom
 
 _log = logging.getLogger(__name__)
-
-
-class _Turn(enum.Enum):
-    """What became of a request's turn."""
-
-    OVER = enum.auto()  # submitted or ended
-    HOLDS = enum.auto()  # waits for credits
-    PASSED = enum.auto()  # no ready target serves its model
 
 
 class Dispatcher:
@@ -85,6 +69,7 @@ class Dispatcher:
         self._room = WaitingRoom(config, self.fleet, self._pacing)
         self.queue = self._room.queue
         self._speculation = SpeculationControl(config.policy(), self.fleet, metrics, clock=self._loop.time)
+        self._submitter = Submitter(self.fleet, self._room, self._speculation, metrics)
         self._pacer = StreamPacer(config.stream_interval, loop=self._loop)
         self._live: set[LiveRequest] = set()
         self._draining = False
@@ -221,43 +206,10 @@ class Dispatcher:
         """
         self._pump_scheduled = False
         queue = self.queue
-        holds = any(self._start(live) is _Turn.HOLDS for live in list(queue.returned()))
+        holds = any(self._submitter.start(live) is Turn.HOLDS for live in list(queue.returned()))
         while not holds and (live := queue.head()) is not None:
-            holds = self._start(live) is not _Turn.OVER
+            holds = self._submitter.start(live) is not Turn.OVER
         self._room.pumped()
-
-    def _start(self, live: LiveRequest) -> _Turn:
-        """Gives a waiting request its turn."""
-        demand = live.demand
-        views = self.fleet.target_views()
-        target = choose_target(views, demand)
-        serving = [view for view in views if serves_model(view, demand)]
-        if target is None and not serving:
-            return _Turn.PASSED
-        try:
-            if target is None:
-                check_possible(demand, serving)
-                return _Turn.HOLDS
-            self._room.check_still_possible(live)
-        except PacelineError as error:
-            self._room.leave(live)
-            live.end(error)
-        else:
-            self._submit(live, demand, target)
-        return _Turn.OVER
-
-    def _submit(self, live: LiveRequest, demand: Demand, target: TargetView) -> None:
-        self._room.submitted(live)
-        link = self.fleet.target(target.address)
-        assert link.info is not None
-        sampling = live.request.sampling
-        if not sampling.ignore_eos:
-            live.stop_ids |= link.info.eos_token_ids
-        live.model_fingerprint = target.model_fingerprint
-        live.max_tokens = clipped_max_tokens(demand, target.context_length)
-        decision = self._speculation.start(link, live)
-        self._metrics.count_start(live, self._loop.time() - live.queued_at)
-        link.submit(live, decision, max_tokens=live.max_tokens, pages=pages_of(demand, target))
 
     def _retry(self, link: TargetLink, live: LiveRequest, reason: str) -> None:
         """To the queue's front for another attempt, unless all its tokens are there or attempts are used up."""

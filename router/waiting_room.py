@@ -74,6 +74,8 @@ class WaitingRoom:
     def leave(self, live: LiveRequest) -> None:
         """It waits no longer, for whatever reason; again is fine."""
         self.queue.discard(live)
+        if not self.queue:
+            self._drain.empty()
         if live.queue_timer is not None:
             live.queue_timer.cancel()
             live.queue_timer = None
@@ -92,8 +94,6 @@ class WaitingRoom:
         """No target takes more for now."""
         if self.queue:
             self._drain.waits(self._loop.time())
-        else:
-            self._drain.empty()
 
     def heard(self, model_fingerprint: str) -> None:
         """A ready target of this model said something."""

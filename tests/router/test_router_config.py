@@ -9,6 +9,7 @@ from paceline.defaults import DEFAULT_TREE
 from paceline.errors import ConfigError
 from router.config import RouterConfig
 from router.policy import PolicyKind
+from router.tenants import RateLimit
 
 
 def parsed(*argv: str) -> RouterConfig:
@@ -38,6 +39,13 @@ def test_lists_of_addresses_are_split_at_commas() -> None:
     assert config.drafts == ("c:3",)
 
 
+def test_tenants_have_their_weights_and_one_rate_where_asked() -> None:
+    config = parsed("--tenant-weights", "gold=3,a=b=0.5", "--tenant-rate-limit", "5")
+    assert config.weights() == {"gold": 3.0, "a=b": 0.5}
+    assert config.rate_limit() == RateLimit(5, 1.0, wait_s=1.0, max_tenants=1024)
+    assert parsed().rate_limit() is None
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -46,6 +54,11 @@ def test_lists_of_addresses_are_split_at_commas() -> None:
         (("--targets", "nowhere"), "--targets is nowhere; it must be host:port"),
         (("--drafts", "a:1,a:1"), "--drafts is a:1,a:1; it must be free of repetitions"),
         (("--max-queued-requests", "0"), "--max-queued-requests is 0"),
+        (("--tenant-rate-limit", "-1"), "--tenant-rate-limit is -1"),
+        (("--tenant-rate-period-s", "0"), "--tenant-rate-period-s is 0.0; it must be more than 0"),
+        (("--tenant-weights", "gold"), "--tenant-weights is gold; it must be name=weight"),
+        (("--tenant-weights", "gold=0"), "--tenant-weights is gold=0"),
+        (("--target-tpot-ms", "-5"), "--target-tpot-ms is -5.0; it must be 0 or more"),
         (("--speculative-policy", "threshold"), "--speculative-disable-batch-threshold is unset"),
         (("--speculative-disable-batch-threshold", "0"), "--speculative-disable-batch-threshold is 0"),
         (("--speculative-policy", "off", "--speculative-disable-batch-threshold", "4"), "unset with"),
