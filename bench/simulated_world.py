@@ -62,8 +62,8 @@ def parse_world(data: dict[str, Any]) -> World:
     accepted = {_shape(entry["shape"]): float(entry["length"]) for entry in data["accepted"]}
     return World(
         name=data["name"],
-        steps=StepTable.of([(int(rows), float(ms)) for rows, ms in data["step_ms"]]),
-        proposals=ProposeTable.of(
+        steps=StepTable([(int(rows), float(ms)) for rows, ms in data["step_ms"]]),
+        proposals=ProposeTable(
             [
                 (_shape(entry["shape"]), int(sessions), float(ms))
                 for entry in data["propose_ms"]

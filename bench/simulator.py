@@ -97,7 +97,7 @@ class SimDraft:
         counts: dict[TreeShape, int] = {}
         for shape, _, _ in batch:
             counts[self.growth(shape)] = counts.get(self.growth(shape), 0) + 1
-        spent = sum(float(self.world.proposals.at(growth, np.array([n * 1.0]))[0]) for growth, n in counts.items())
+        spent = sum(self.world.proposals.of(growth).at_one(n) for growth, n in counts.items())
         self.is_busy = True
         self.busy_ms += spent
 
@@ -211,7 +211,7 @@ class SimTarget:
         prefill = sum(take for _, take in chunks)
         rows = prefill + sum(r.shape.num_draft_tokens if r.tree_is_here and r.shape else 1 for r in turns)
         context = sum(r.context for r in turns)
-        ms = float(world.steps.at(np.array([float(rows)]))[0])
+        ms = world.steps.at_one(rows)
         ms += world.context_ms * context / 1e5 + world.request_ms * (len(turns) + len(chunks))
         self.is_stepping = True
 
@@ -273,7 +273,7 @@ class SimTarget:
         sim = self.sim
         decoding = sum(r.is_decoding for r in self.requests.values())
         expected = np.mean(self.window) if len(self.window) >= 16 else 1.0
-        deadline_ms = max(float(expected), 0.5) * float(sim.world.steps.at(np.array([max(decoding, 1) * 1.0]))[0])
+        deadline_ms = max(float(expected), 0.5) * sim.world.steps.at_one(max(decoding, 1))
         asks: dict[int, list[tuple[TreeShape, SimRequest, Callable[[], None]]]] = {}
         for r in self.requests.values():
             if not r.is_decoding or r.is_asking or r.tree_is_here or r.emitted + 1 >= r.output_len:

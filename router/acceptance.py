@@ -103,7 +103,7 @@ class AcceptanceModel:
     def lengths(self, skill: Floats) -> Floats:
         """[len(skill), shapes]: expected accepted length of a round, the extra token included, late rounds as well."""
         odds = self._odds[None] + skill[:, None, None]
-        drafts = np.cumprod(1.0 / (1.0 + np.exp(-odds)), axis=2).sum(axis=2)
+        drafts = np.cumprod(_chance(odds), axis=2).sum(axis=2)
         lengths: Floats = 1.0 + (1.0 - self.late_share) * drafts
         return lengths
 
@@ -117,12 +117,11 @@ class AcceptanceModel:
         depths = np.arange(self.menu.max_depth)
         tried = depths < np.minimum(accepted + 1, self.menu.depth[shape])[:, None]
         passed = depths < accepted[:, None]
-        chance = np.where(tried, 1.0 / (1.0 + np.exp(-(self._odds[shape] + skills.mean[slot][:, None]))), 0.0)
+        chance = np.where(tried, _chance(self._odds[shape] + skills.mean[slot][:, None]), 0.0)
         gradient = (passed - chance).sum(axis=1)
         information = (chance * (1.0 - chance)).sum(axis=1)
         skills.learn(slot, gradient, information)
-        self._learn_shift(shape, tried, passed)
-        self._count(shape, tried, passed)
+        self._count(shape, accepted)
 
     def _count_late(self, late: NDArray[np.bool_]) -> None:
         self._late += float(late.sum())
@@ -131,19 +130,32 @@ class AcceptanceModel:
             fade = _SHAPE_MEMORY / self._asked
             self._late, self._asked = self._late * fade, self._asked * fade
 
-    def _learn_shift(self, shape: Ints, tried: NDArray[np.bool_], passed: NDArray[np.bool_]) -> None:
-        chance = np.where(tried, 1.0 / (1.0 + np.exp(-(self._prior[shape] + self._shift))), 0.0)
-        self._shift_precision = min(self._shift_precision + float((chance * (1.0 - chance)).sum()), _SHAPE_MEMORY)
-        self._shift += float((passed - chance).sum()) / self._shift_precision
-        self._shift = float(np.clip(self._shift, -_MAX_SHIFT, _MAX_SHIFT))
-
-    def _count(self, shape: Ints, tried: NDArray[np.bool_], passed: NDArray[np.bool_]) -> None:
-        np.add.at(self._tried, shape, tried)
-        np.add.at(self._passed, shape, passed)
+    def _count(self, shape: Ints, accepted: Ints) -> None:
+        size, width = len(self.menu.shapes), self.menu.max_depth + 1
+        rounds = np.bincount(shape * width + accepted, minlength=size * width).reshape(size, width)
+        at_least = rounds[:, ::-1].cumsum(axis=1)[:, ::-1]  # entry d: rounds that accepted d drafts or more
+        passed = at_least[:, 1:]
+        tried = np.where(np.isfinite(self._prior), at_least[:, :-1], 0)
+        self._learn_shift(tried, passed)
+        self._tried += tried
+        self._passed += passed
         fade = np.minimum(1.0, _SHAPE_MEMORY / np.maximum(self._tried[:, :1], 1.0))
         self._tried *= fade
         self._passed *= fade
-        prior = 1.0 / (1.0 + np.exp(-(self._prior + self._shift)))
+        prior = _chance(self._prior + self._shift)
         share = (self._passed + _PRIOR_ROUNDS * prior) / (self._tried + _PRIOR_ROUNDS)
         with np.errstate(divide="ignore"):
             self._odds = np.log(share / (1.0 - share))
+
+    def _learn_shift(self, tried: Ints, passed: Ints) -> None:
+        """One step of Newton's method on the likelihood of what was seen, with all that came before as the prior."""
+        chance = _chance(self._prior + self._shift)
+        information = float((tried * chance * (1.0 - chance)).sum())
+        self._shift_precision = min(self._shift_precision + information, _SHAPE_MEMORY)
+        shift = self._shift + float((passed - tried * chance).sum()) / self._shift_precision
+        self._shift = min(max(shift, -_MAX_SHIFT), _MAX_SHIFT)
+
+
+def _chance(odds: Floats) -> Floats:
+    chance: Floats = 1.0 / (1.0 + np.exp(-odds))
+    return chance

@@ -11,13 +11,14 @@ import numpy as np
 
 from paceline.types import TreeShape
 from router.acceptance import AcceptanceModel, RoundsSeen
-from router.cost_model import CostModel, StepSeen
+from router.cost_model import Batch, CostModel
 from router.goodput import Prompts
 from router.planner import Ladder, PlannerSettings, Situation, TargetPlanner
 
 PLAN_INTERVAL_S = 0.1  # between two looks at the plan; one takes a millisecond or two
 
 _RATE_S = 1.0  # over which prompts are counted
+_OBSERVE_INTERVAL_S = 0.01  # between two steps whose times are learnt from
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class TargetPolicy:
         self._prompt_steps = 0.0  # faded counts over _RATE_S
         self._prompt_tokens = 0.0
         self._heard_s = now_s
+        self._observed_s = -math.inf
         self._planned_s = -math.inf
         self.num_drafts = 1
         self.plan(now_s)
@@ -81,7 +83,12 @@ class TargetPolicy:
             return
         if report.requests:
             self._context_tokens = report.context_tokens / report.requests
-        self.costs.observe_step(StepSeen(report.rows, report.requests, report.context_tokens, report.step_ms))
+        if now_s - self._observed_s >= _OBSERVE_INTERVAL_S:
+            self._observed_s = now_s
+            self._observe(report)
+
+    def _observe(self, report: StepReport) -> None:
+        self.costs.observe_step(report.rows, Batch(report.requests, report.context_tokens), report.step_ms)
         is_pure = report.drafted == report.requests and not report.prefill_tokens
         if is_pure and report.wait_ms > 0 and report.drafted and self._growth is not None:
             self.costs.observe_wait(self._growth, max(1, report.drafted // self.num_drafts), report.wait_ms)

@@ -123,11 +123,11 @@ class AdaptiveFleet:
 
     def _make_policy(self, link: TargetLink, calibration: _Calibration, now_s: float) -> TargetPolicy:
         assert link.info is not None
-        proposals = ProposeTable.of(calibration.proposals)
+        proposals = ProposeTable(calibration.proposals)
         key = link.info.head, tuple(proposals.growths)
         if key not in self._models:
             self._models[key] = AcceptanceModel(ShapeMenu(proposals.growths))
-        costs = CostModel(StepTable.of(calibration.steps), proposals)
+        costs = CostModel(StepTable(calibration.steps), proposals)
         return TargetPolicy(self._models[key], costs, PlannerSettings(), now_s=now_s)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from router.cost_tables import Floats
+import numpy as np
 
 
 class LeakyFit:
@@ -14,26 +14,29 @@ class LeakyFit:
     others stay as they were calibrated. So a fit from one batch size does not spoil the slope by rows.
     """
 
-    def __init__(self, mean: Floats, std: Floats, *, forget: float) -> None:
-        """mean and std: [features], the prior. forget: share of what was seen that one observation drops."""
-        self._prior_precision = np.diag(std**-2.0)
-        self._prior_moment = self._prior_precision @ mean
+    def __init__(self, mean: Sequence[float], std: Sequence[float], *, forget: float) -> None:
+        """mean and std: of each weight, the prior. forget: share of what was seen that one observation drops."""
+        self._prior_precision = np.diag(np.array(std) ** -2.0)
+        self._prior_moment = self._prior_precision @ np.array(mean)
         self._precision = self._prior_precision.copy()
         self._moment = self._prior_moment.copy()
         self._forget = forget
-        self._weights: Floats | None = mean.copy()
+        self._weights: list[float] | None = list(mean)
 
     @property
-    def weights(self) -> Floats:
-        """[features], the posterior mean."""
+    def weights(self) -> list[float]:
+        """The posterior mean of each."""
         if self._weights is None:
-            self._weights = np.linalg.solve(self._precision, self._moment).astype(np.float64)
+            self._weights = np.linalg.solve(self._precision, self._moment).tolist()
         return self._weights
 
-    def observe(self, features: Floats, value: float, *, noise: float) -> None:
+    def expect(self, features: Sequence[float]) -> float:
+        return sum(weight * feature for weight, feature in zip(self.weights, features, strict=True))
+
+    def observe(self, features: Sequence[float], value: float, *, noise: float) -> None:
         """One observation: value = features . weights, give or take noise (a standard deviation)."""
         keep, forget = 1.0 - self._forget, self._forget
-        scaled = features / noise
+        scaled = np.array(features) / noise
         self._precision = keep * self._precision + forget * self._prior_precision + np.outer(scaled, scaled)
         self._moment = keep * self._moment + forget * self._prior_moment + scaled * (value / noise)
         self._weights = None

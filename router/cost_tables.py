@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,51 +13,54 @@ from paceline.types import TreeShape
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
 class StepTable:
-    """Milliseconds of a target's step by its rows; straight lines between, and past the last two points."""
+    """Milliseconds of a step by its rows; straight lines between, and past the last two points. Immutable."""
 
-    rows: Floats  # ascending
-    ms: Floats
-
-    @classmethod
-    def of(cls, times: Iterable[tuple[int, float]]) -> StepTable:
+    def __init__(self, times: Iterable[tuple[float, float]]) -> None:
         """times: rows and milliseconds, at least one pair. More rows never count as less work."""
         pairs = sorted(times)
-        return cls(np.array([float(rows) for rows, _ in pairs]), np.maximum.accumulate([ms for _, ms in pairs]))
+        self.rows: Floats = np.array([float(rows) for rows, _ in pairs])
+        self.ms: Floats = np.maximum.accumulate([float(ms) for _, ms in pairs])
+        self._xs, self._ys = self.rows.tolist(), self.ms.tolist()
 
     @property
     def one_row_ms(self) -> float:
-        return float(self.ms[0])
+        """Of the smallest step."""
+        return float(self._ys[0])
 
     def at(self, rows: Floats) -> Floats:
-        """The shape of rows."""
+        """[...], of the shape of rows."""
         inside: Floats = np.interp(rows, self.rows, self.ms)
-        if len(self.rows) == 1:
+        if len(self._xs) == 1:
             return inside
-        slope = (self.ms[-1] - self.ms[-2]) / (self.rows[-1] - self.rows[-2])
-        beyond: Floats = inside + slope * np.maximum(rows - self.rows[-1], 0.0)
+        slope = (self._ys[-1] - self._ys[-2]) / (self._xs[-1] - self._xs[-2])
+        beyond: Floats = inside + slope * np.maximum(rows - self._xs[-1], 0.0)
         return beyond
 
+    def at_one(self, rows: float) -> float:
+        """``at`` of one number, in a tenth of its time."""
+        xs, ys = self._xs, self._ys
+        if len(xs) == 1 or rows <= xs[0]:
+            return float(ys[0])
+        right = min(bisect.bisect_left(xs, rows), len(xs) - 1)
+        x, y = xs[right - 1], ys[right - 1]
+        return float(y + (ys[right] - y) / (xs[right] - x) * (rows - x))
 
-@dataclass(frozen=True, slots=True)
+
 class ProposeTable:
-    """Milliseconds from a batch of asks to its trees, by growth and number of sessions."""
+    """Milliseconds from a batch of asks to its trees, by growth and number of sessions. Immutable."""
 
-    times: Mapping[TreeShape, StepTable]  # by sessions instead of rows
-
-    @classmethod
-    def of(cls, times: Iterable[tuple[TreeShape, int, float]]) -> ProposeTable:
+    def __init__(self, times: Iterable[tuple[TreeShape, int, float]]) -> None:
         """times: growth, sessions and milliseconds; any order."""
-        groups: dict[TreeShape, list[tuple[int, float]]] = {}
+        groups: dict[TreeShape, list[tuple[float, float]]] = {}
         for growth, sessions, ms in times:
             groups.setdefault(growth, []).append((sessions, ms))
-        return cls({growth: StepTable.of(pairs) for growth, pairs in groups.items()})
+        self._tables: Mapping[TreeShape, StepTable] = {growth: StepTable(pairs) for growth, pairs in groups.items()}
 
     @property
     def growths(self) -> Sequence[TreeShape]:
-        return tuple(self.times)
+        return tuple(self._tables)
 
-    def at(self, growth: TreeShape, sessions: Floats) -> Floats:
-        """The shape of sessions. The growth is one of ``growths``."""
-        return self.times[growth].at(sessions)
+    def of(self, growth: TreeShape) -> StepTable:
+        """By sessions instead of rows. The growth is one of ``growths``."""
+        return self._tables[growth]

@@ -67,59 +67,56 @@ class Goodput:
 
     def best(self, crowd: Crowd, batches: Floats, prompts: Prompts) -> Choice:
         """The choice of most tokens a second at each batch size, among all growths, prices of a row and off."""
-        count, levels = len(batches), len(crowd.share)
-        off = np.full((1, levels), OFF)
-        shapes = np.full((count, levels), OFF)
-        goodput = self._rate(crowd, batches, prompts, off).goodput[:, 0]
-        for growth, members in enumerate(self._menu.of_growth):
-            options = self._options(crowd, members)
-            rated = self._rate(crowd, batches, prompts, options, growth=growth).goodput
-            top = rated.argmax(axis=1)
-            value = rated[np.arange(count), top]
-            better = value > goodput
-            goodput = np.where(better, value, goodput)
-            shapes[better] = options[top[better]]
-        return Choice(shapes, goodput)
+        options = self._options(crowd)
+        rated = self._rate(crowd, batches, prompts, options).goodput
+        top = rated.argmax(axis=1)
+        return Choice(options[top], rated[np.arange(len(batches)), top])
 
     def of(self, crowd: Crowd, batch: float, prompts: Prompts, shapes: Ints) -> Rate:
         """What one choice, [levels], gives at one batch size."""
-        growth = self._growth_of(shapes)
-        rated = self._rate(crowd, np.array([batch]), prompts, shapes[None], growth=growth)
+        rated = self._rate(crowd, np.array([batch]), prompts, shapes[None])
         return Rate(float(rated.goodput[0, 0]), bool(rated.joined[0, 0]))
 
-    def _growth_of(self, shapes: Ints) -> int | None:
-        for index in shapes.tolist():
-            if index != OFF:
-                return next(g for g, members in enumerate(self._menu.of_growth) if index in members)
-        return None
+    def of_rows(self, crowd: Crowd, batches: Floats, prompts: Prompts, shapes: Ints) -> Floats:
+        """[batches], tokens a second: the choice shapes[i], of [batches, levels], at batches[i]."""
+        return self._rate(crowd, batches, prompts, shapes).goodput.diagonal()
 
-    def _options(self, crowd: Crowd, members: Ints) -> Ints:
-        """[options, levels]: for each price of a row, what each level takes of one growth."""
-        num_nodes = self._menu.num_nodes[members]
-        gain = crowd.lengths[:, members] - 1.0
-        worth = gain[None] - _PRICES[:, None, None] * (num_nodes - 1.0)
-        pick = worth.argmax(axis=2)
-        taken = np.take_along_axis(worth, pick[:, :, None], axis=2)[:, :, 0]
-        return np.unique(np.where(taken > 0.0, members[pick], OFF), axis=0)
+    def _options(self, crowd: Crowd) -> Ints:
+        """[options, levels]: off, and for each growth and price of a row what each level takes."""
+        parts = [np.full((1, len(crowd.share)), OFF)]
+        for members in self._menu.of_growth:
+            worth = (
+                crowd.lengths[:, members] - 1.0 - _PRICES[:, None, None] * (self._menu.num_nodes[members] - 1.0)
+            )  # [prices, levels, sizes]
+            pick = worth.argmax(axis=2)
+            parts.append(np.where(worth.max(axis=2) > 0.0, members[pick], OFF))
+        return np.concatenate(parts)
 
-    def _rate(
-        self, crowd: Crowd, batches: Floats, prompts: Prompts, options: Ints, *, growth: int | None = None
-    ) -> _Rated:
-        """Every option, [options, levels] of one growth, at every batch size."""
+    def _rate(self, crowd: Crowd, batches: Floats, prompts: Prompts, options: Ints) -> _Rated:
+        """Every option, [options, levels] of one growth each, at every batch size."""
         drafted = options != OFF
         index = np.where(drafted, options, 0)
         nodes = np.where(drafted, self._menu.num_nodes[index], 1)
-        tokens = np.where(drafted, np.take_along_axis(crowd.lengths, index.T, axis=1).T, 1.0)
+        tokens = np.where(drafted, np.take_along_axis(crowd.lengths.T, index, axis=0), 0.0)
         sizes = batches[:, None]
         num_on = sizes * (drafted @ crowd.share)
-        num_off = sizes - num_on
-        rows = sizes * (nodes @ crowd.share)
-        on_tokens = sizes * ((tokens * drafted) @ crowd.share)
-        wait = np.zeros_like(rows)
-        if growth is not None:
-            wait = self._costs.wait_ms(self._menu.growths[growth], num_on / crowd.num_drafts)
-            wait = np.where(num_on > 0, wait, 0.0)
-        return self._cycle(crowd, sizes, prompts, _Round(rows, num_on, num_off, on_tokens, wait))
+        work = _Round(
+            rows=sizes * (nodes @ crowd.share),
+            num_on=num_on,
+            num_off=sizes - num_on,
+            on_tokens=sizes * (tokens @ crowd.share),
+            wait=self._wait(options.max(axis=1), num_on / crowd.num_drafts),
+        )
+        return self._cycle(crowd, sizes, prompts, work)
+
+    def _wait(self, largest: Ints, sessions: Floats) -> Floats:
+        """[batches, options]: ms until the trees are there. largest: [options], a shape of each option, or OFF."""
+        wait = np.zeros_like(sessions)
+        growths = np.where(largest == OFF, OFF, self._menu.growth_index[largest])
+        for growth in set(growths.tolist()) - {OFF}:
+            its = growths == growth
+            wait[:, its] = self._costs.wait_ms(self._menu.growths[growth], sessions[:, its])
+        return wait
 
     def _cycle(self, crowd: Crowd, sizes: Floats, prompts: Prompts, work: _Round) -> _Rated:
         """Tokens a second of the two ways to run a round: all together, or the rest between the trees' steps."""
@@ -130,20 +127,19 @@ class Goodput:
 
         bare = step(work.rows)
         prompt_share = np.minimum(1.0, prompts.steps_per_s * (bare + work.wait) / 1e3)
-        full = step(work.rows + prompts.tokens_per_step)
-        verify = bare + prompt_share * (full - bare)
+        by_prompt = step(work.rows + prompts.tokens_per_step) - bare
+        verify = bare + prompt_share * by_prompt
         together = (work.on_tokens + work.num_off) / (verify + work.wait)
         # Apart: plain requests, or a prompt, step while the trees are on their way.
-        idle = np.maximum(step(work.num_off), 1e-6)
-        has_plain = work.num_off > 0
+        has_plain = work.num_off > 1e-9 * sizes
+        idle = step(work.num_off)
         between = np.where(has_plain, np.maximum(1.0, np.ceil(work.wait / idle)), prompt_share)
-        filler = np.where(has_plain, idle + prompt_share * (full - bare), step(work.num_off + prompts.tokens_per_step))
+        filler = np.where(has_plain, idle + prompt_share * by_prompt, step(work.num_off + prompts.tokens_per_step))
         spent = verify + between * filler + np.where(has_plain, 0.0, (1.0 - prompt_share) * work.wait)
         apart = (work.on_tokens + (1.0 + between * has_plain) * work.num_off) / spent
-        plain = work.num_on == 0
-        apart = np.where(plain, together, apart)
-        joined = (together > apart) & ~plain
-        return _Rated(1e3 * np.maximum(together, apart), joined)
+        joined = (work.num_on > 0) & (together > apart)
+        goodput = np.where(joined | (work.num_on == 0), together, apart)
+        return _Rated(1e3 * goodput, joined)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,5 +155,7 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class _Rated:
-    goodput: Floats  # [batches, options]
+    """[batches, options] each."""
+
+    goodput: Floats
     joined: NDArray[np.bool_]

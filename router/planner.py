@@ -20,6 +20,7 @@ BATCHES = np.array([1.0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 25
 SKILLS = np.linspace(-1.5, 1.5, 7)  # requests are told apart by the nearest of these
 
 _BAND = 0.25  # a batch that swings by this share around where it was planned keeps its rung
+_REVISE_EVERY = 0.5  # of a window: where nothing changes, the plan is looked at again
 _STICKY = 0.65  # of a step between skills: a request moves to another only past this
 
 
@@ -70,7 +71,7 @@ class TargetPlanner:
         self._anchor = 1.0
         self._ladders: list[Ladder] = [()] * len(SKILLS)
         self._is_planned = False
-        self._changed_s = -np.inf
+        self._changed_s = self._revised_s = -np.inf
         self._probe: Hashable | None = None
         self._probe_until_s = -np.inf
         self._probe_after_s = -np.inf
@@ -109,7 +110,10 @@ class TargetPlanner:
         """The ladders that are other ones from now on."""
         crowd = self._crowd(situation)
         batch = float(max(situation.decoding, 1))
-        if now_s - self._changed_s >= self._settings.window_s or not self._is_planned:
+        window_s = self._settings.window_s
+        is_settled = now_s - self._changed_s >= window_s and now_s - self._revised_s >= _REVISE_EVERY * window_s
+        if is_settled or not self._is_planned:
+            self._revised_s = now_s
             self._revise(crowd, batch, situation.prompts, now_s)
         self._choose_probe(crowd, batch, situation.prompts, now_s)
         return self._assign(now_s)
@@ -140,15 +144,10 @@ class TargetPlanner:
 
     def _take_rows(self, crowd: Crowd, new: Choice, prompts: Prompts) -> bool:
         """Takes over the rows of the new choice that promise more than the margin; whether there was one."""
-        differs = np.nonzero((new.shapes != self._rows).any(axis=1))[0]
-        changed = False
-        for row in differs.tolist():
-            size = float(BATCHES[row])
-            held = self._goodput.of(crowd, size, prompts, self._rows[row]).goodput
-            if not self._is_planned or new.goodput[row] > held * (1.0 + self._settings.margin):
-                self._rows[row] = new.shapes[row]
-                changed = True
-        return changed
+        held = self._goodput.of_rows(crowd, BATCHES, prompts, self._rows)
+        better = (new.shapes != self._rows).any(axis=1) & (new.goodput > held * (1.0 + self._settings.margin))
+        self._rows[better] = new.shapes[better]
+        return bool(better.any())
 
     def _gains(self, crowd: Crowd, batch: float, prompts: Prompts, new: Ints, held: Ints) -> bool:
         goodput = self._goodput

@@ -23,8 +23,9 @@ class ShapeMenu:
     def __init__(self, growths: Iterable[TreeShape]) -> None:
         """growths: each with its largest size; at least one."""
         self.growths = tuple(dict.fromkeys(growths))
-        shapes = [cut for growth in self.growths for cut in _cuts(growth)]
-        self.shapes: Sequence[TreeShape] = tuple(dict.fromkeys(shapes))
+        cuts = {cut: number for number, growth in reversed([*enumerate(self.growths)]) for cut in _cuts(growth)}
+        self.shapes: Sequence[TreeShape] = tuple(cuts)
+        self.growth_index = np.array(list(cuts.values()))  # of each shape: the first growth that it is cut from
         self.index = {shape: index for index, shape in enumerate(self.shapes)}
         self.num_nodes = np.array([shape.num_draft_tokens for shape in self.shapes])
         self.depth = np.array([min(shape.num_steps, shape.num_draft_tokens - 1) for shape in self.shapes])
@@ -33,7 +34,7 @@ class ShapeMenu:
 
     def growth_of(self, index: int) -> TreeShape:
         """The growth that a shape is cut from."""
-        return self.growths[next(g for g, members in enumerate(self.of_growth) if index in members)]
+        return self.growths[int(self.growth_index[index])]
 
     def shape(self, index: int) -> TreeShape | None:
         return None if index == OFF else self.shapes[index]
