@@ -19,6 +19,7 @@ from training.sources import GivenPrompts, OwnQuestions, Source
 from training.target import Target, fitting
 
 MAX_GIVEN_TOKENS = 8192  # of a conversation that is given
+_LEAST_NEW = 0.05  # share of a file's conversations
 
 
 def synthesise(folder: Path, target: Target, data: DataConfig, *, seed: int, deadline: Deadline) -> ShardIndex:
@@ -93,6 +94,7 @@ class _Synthesis:
                 num_drawn, ended = decoder.step()
                 for conversation in ended:
                     self._writer.add(conversation)
+                self._check_last_file()
                 progress.advance(num_drawn, f"{index.num_tokens:,} in files")
                 if decoder.is_done:
                     self._writer.finish()
@@ -100,6 +102,18 @@ class _Synthesis:
                 deadline.check(self._kept)
         finally:
             progress.close(self._kept)
+
+    def _check_last_file(self) -> None:
+        """Raises ConfigError where nearly nothing in it was new: more of the same would never end."""
+        last = self.index.entries[-1] if self.index.entries else None
+        if self._seam is None or last is None:
+            return
+        drawn = last.sequences + last.duplicates + last.empty
+        if last.sequences < _LEAST_NEW * drawn:
+            raise ConfigError(
+                f"of the last {drawn} conversations {last.duplicates} repeated an earlier question and {last.empty} "
+                "were empty: raise --question-temperature, or pass --prompts"
+            )
 
     @property
     def _kept(self) -> str:
