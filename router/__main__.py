@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 async def _serve(config: RouterConfig) -> None:
     _log.info("%s", describe(config))
     async with termination_event() as terminated, running_router(config) as router:
+        if router.page_port:
+            _log.info("the live page is at http://%s:%d/", config.page_host, router.page_port)
         print(f"ready {config.host}:{router.port}", flush=True)
         stop = asyncio.create_task(terminated.wait())
         await asyncio.wait({stop, router.links}, return_when=asyncio.FIRST_COMPLETED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from paceline.errors import DeadlineError, MismatchError, UnavailableError
 from paceline.plumbing import Plumbing
@@ -80,6 +81,15 @@ class Dispatcher:
     @property
     def num_live(self) -> int:
         return len(self._live)
+
+    @property
+    def lives(self) -> AbstractSet[LiveRequest]:
+        """Every request between ``admit`` and ``release``."""
+        return self._live
+
+    @property
+    def is_draining(self) -> bool:
+        return self._draining
 
     async def run(self) -> None:
         """Keeps the links up until cancelled."""

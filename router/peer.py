@@ -44,6 +44,8 @@ class TargetLoad:
     context_tokens: int = 0  # committed, of the requests that verified in it
     verified_requests: int = 0
     drafted_requests: int = 0  # of them with more than one node
+    mean_accepted_length: float = 0.0  # over the last speculative rounds, the extra token included
+    accepted_by_depth: tuple[float, ...] = ()  # share of these rounds that accepted at least 1, 2, ... drafts
 
     @property
     def num_requests(self) -> int:

@@ -17,6 +17,7 @@ from paceline.rpc import RpcServer
 from router.config import RouterConfig
 from router.dispatcher import Dispatcher
 from router.metrics import RouterMetrics
+from router.page.live_page import PageSources, serving_page
 from router.request_codec import RequestParser
 from router.servicer import SERVICE_NAME, RouterServicer
 from router.text.chat_template import ChatTemplate
@@ -33,6 +34,7 @@ class RunningRouter:
     """A router that serves on port."""
 
     port: int
+    page_port: int  # of the live page; 0: there is none
     dispatcher: Dispatcher
     registry: CollectorRegistry
     links: asyncio.Task[None]  # runs until cancelled; ends early by an error of our own alone
@@ -63,13 +65,15 @@ async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
     rpc = plumbing.server(SERVICE_NAME)
     servicer = RouterServicer(config, dispatcher, parser=parser, tokenizer=tokenizer, metrics=metrics)
     servicer.add_to(rpc.server)
+    page = serving_page(PageSources(config, dispatcher, registry, plumbing, tokenizer))
     with MetricsServer(registry, host=config.host, port=config.metrics_port):
         port = await rpc.start(config.host, config.port)
         links = asyncio.create_task(dispatcher.run(), name="links")
         try:
-            await dispatcher.fleet.contacted(_CONTACT_S)
-            await rpc.set_ready(True)
-            yield RunningRouter(port, dispatcher, registry, links, rpc, config)
+            async with page as page_port:
+                await dispatcher.fleet.contacted(_CONTACT_S)
+                await rpc.set_ready(True)
+                yield RunningRouter(port, page_port, dispatcher, registry, links, rpc, config)
         finally:
             await rpc.stop(_STOP_GRACE_S)
             links.cancel()

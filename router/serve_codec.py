@@ -121,6 +121,8 @@ def decode_target_load(message: target_pb2.LoadReport) -> TargetLoad:
         context_tokens=message.context_tokens,
         verified_requests=message.verified_requests,
         drafted_requests=message.drafted_requests,
+        mean_accepted_length=message.mean_accepted_length,
+        accepted_by_depth=tuple(message.accepted_by_depth),
     )
 
 

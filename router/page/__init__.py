@@ -1,0 +1,1 @@
+"""The live page: fleet, load, decisions, acceptance and rounds, over HTTP."""
