@@ -338,9 +338,9 @@ class Ops(Protocol):
         """MUTATES trees.candidates: each beam node's topk best children, and those of them that the next beam takes.
 
         log_probs fp32 descending, draft_ids int64: [b, topk] of the roots at level 0, then [b * topk, topk] in the
-        order of the last beam's rows. The next beam is the topk best children of the level, by (path's score descending,
-        index), and goes to trees.rows, unless this is the last level. A score that is not finite counts as -inf, and an
-        id outside the draft vocabulary as its nearest.
+        order of the last beam's rows. The next beam is the topk best children of the level, by (path's score
+        descending, index), and goes to trees.rows, unless this is the last level. A score that is not finite counts as
+        -inf, and an id outside the draft vocabulary as its nearest.
         """
         ...
 
