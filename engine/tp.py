@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Protocol, cast
+from urllib.parse import urlsplit
 
 import numpy as np
 import torch
@@ -16,6 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from engine.all_reduce import OneShotSum, one_shot_sum
 from engine.model_config import ModelConfig
 from engine.plan_ring import PlanRing
+from engine.plan_socket import PlanReceiver, PlanSender
 from paceline.errors import ConfigError, UnavailableError
 
 # The longest waits are those at the start, for a rank that still reads its weights or compiles its kernels.
@@ -23,17 +28,44 @@ _PEER_LIMIT = timedelta(minutes=30)
 # A GPU's host threads outnumber its ranks, and its steps follow each other within milliseconds.
 _CUDA_SPIN_S = 0.02
 _CPU = torch.device("cpu")
+_JOIN_LIMIT_S = 60.0  # of ranks that have met already
+
+
+class _PlanWriter(Protocol):
+    def write(self, array: np.ndarray) -> None: ...
+
+
+class _PlanReader(Protocol):
+    def read(self) -> np.ndarray: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """How the ranks come together. on_lost: called on rank 0, by a thread, once a rank is gone; on one host never."""
+
+    num_hosts: int = 1
+    start_limit_s: float = 300.0
+    on_lost: Callable[[], None] = lambda: None
+
+
+_MEETING = Meeting()
 
 
 class TpGroup:
-    """size ranks on one host; every rank makes the same calls in the same order. With size 1 all do nothing.
+    """size ranks; every rank makes the same calls in the same order. With size 1 all do nothing.
 
     On the CPU a lost peer raises RuntimeError from torch.distributed, and the group is then of no further use. On
-    GPUs, and in a wait for a plan, nothing notices it: whoever started the ranks watches them and ends them.
+    GPUs, and in a wait for a plan of the own host, nothing notices it: whoever started the ranks watches them and ends
+    them.
     """
 
     def __init__(
-        self, rank: int = 0, size: int = 1, *, plans: PlanRing | None = None, one_shot: OneShotSum | None = None
+        self,
+        rank: int = 0,
+        size: int = 1,
+        *,
+        plans: _PlanWriter | _PlanReader | None = None,
+        one_shot: OneShotSum | None = None,
     ) -> None:
         """For size > 1 use ``init_tp_group``, which also connects the ranks."""
         self.rank = rank
@@ -75,8 +107,8 @@ class TpGroup:
             assert packed is not None
             return packed
         if packed is None:
-            return self._plans.read()
-        self._plans.write(packed)
+            return cast("_PlanReader", self._plans).read()
+        cast("_PlanWriter", self._plans).write(packed)
         return packed
 
     def least(self, values: np.ndarray) -> np.ndarray:
@@ -98,15 +130,17 @@ class TpGroup:
 
 
 def init_tp_group(
-    rank: int, size: int, *, init_method: str, device: torch.device = _CPU, start_limit_s: float = 300.0
+    rank: int, size: int, *, init_method: str, device: torch.device = _CPU, meeting: Meeting = _MEETING
 ) -> TpGroup:
     """Connects this process as one rank. init_method: torch's, such as tcp://127.0.0.1:29500, the same on every rank.
 
-    device: the rank's own; on a GPU it becomes the current one. Blocks until all ranks came; raises UnavailableError
-    where they did not within start_limit_s, or where the host has no shared memory for the plans.
+    device: the rank's own; on a GPU it becomes the current one. With several hosts init_method is of tcp and names
+    rank 0's. Blocks until all ranks came; raises UnavailableError where they did not within the meeting's limit, or
+    where the host has no shared memory for the plans.
     """
     if size == 1:
         return TpGroup()
+    limit_s = meeting.start_limit_s
     is_cuda = device.type == "cuda"
     if is_cuda:
         # Multicast over NVLink is of no use to messages of a step's size and can put a host's GPUs out of service.
@@ -114,16 +148,22 @@ def init_tp_group(
         os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
         torch.cuda.set_device(device)
     try:
-        store, _, _ = next(rendezvous(init_method, rank, size, timeout=timedelta(seconds=start_limit_s)))
+        store, _, _ = next(rendezvous(init_method, rank, size, timeout=timedelta(seconds=limit_s)))
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         raise UnavailableError(
-            f"rank {rank} of {size} did not meet the others at {init_method} within {start_limit_s:g} s: "
+            f"rank {rank} of {size} did not meet the others at {init_method} within {limit_s:g} s: "
             f"start all {size} ranks with this address, and choose a port that is free"
         ) from error
     backend = "cpu:gloo,cuda:nccl" if is_cuda else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PEER_LIMIT)
     if is_cuda:
         dist.all_reduce(torch.zeros(1, device=device))  # NCCL connects at the first call, which no graph may hold
+    if meeting.num_hosts > 1:
+        host = urlsplit(init_method).hostname or ""
+        sockets = _join_sockets(store, rank, size, host=host, on_lost=meeting.on_lost)
+        return TpGroup(
+            rank, size, plans=sockets
+        )  # the one-shot sum reads the peers' memory, which another host has not
     plans = _join_plans(store, rank, size, spin_s=_CUDA_SPIN_S if is_cuda else 0.0)
     return TpGroup(rank, size, plans=plans, one_shot=one_shot_sum(device) if is_cuda else None)
 
@@ -157,6 +197,18 @@ def _join_plans(store: dist.Store, rank: int, size: int, *, spin_s: float) -> Pl
     finally:
         ring.unlink()
     return ring
+
+
+def _join_sockets(
+    store: dist.Store, rank: int, size: int, *, host: str, on_lost: Callable[[], None]
+) -> PlanSender | PlanReceiver:
+    """Rank 0 invites the others by the store; a stray connection holds no invitation and is no reader."""
+    if rank > 0:
+        return PlanReceiver(store.get("plans").decode(), limit_s=_JOIN_LIMIT_S)
+    sender = PlanSender.listen(host, size - 1)
+    store.set("plans", sender.invitation(host))
+    sender.accept(limit_s=_JOIN_LIMIT_S, on_lost=on_lost)
+    return sender
 
 
 def _meet() -> None:

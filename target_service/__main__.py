@@ -19,6 +19,7 @@ from paceline.plumbing import Plumbing
 from paceline.rpc import termination_event
 from paceline.threads import share_cores
 from target_service.config import TargetConfig
+from target_service.ranks_host import run_host
 from target_service.tp_workers import TpWorkers, end_process
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def main(argv: Sequence[str]) -> None:
         from target_service.loading import check_model  # imports torch, which reads the environment then
 
         check_model(config)
+        if config.node_rank > 0:
+            end_process(asyncio.run(run_host(config)))
         if config.tp_size == 1:
             _run(config, init_method="")
         else:

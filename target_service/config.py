@@ -34,7 +34,10 @@ class TargetConfig(ServiceFlags):
     dtype: str = flag("bfloat16", help="dtype of weights, activations and KV", choices=DTYPES)
     device: str = flag("cpu", help="auto, cpu, cuda (a GPU for each rank) or cuda:N (that one)")
     base_gpu_id: int = flag(0, help="with --device cuda: the GPU of the first rank; the others take the next ones")
-    tp_size: int = flag(1, help="ranks that share the model")
+    tp_size: int = flag(1, help="ranks that share the model, those of all hosts")
+    nnodes: int = flag(1, help="hosts that share the model, with as many ranks each")
+    node_rank: int = flag(0, help="which of them this is; 0 serves, the others compute for it")
+    dist_init_addr: str = flag("", help="with --nnodes: host:port of host 0, where the ranks meet")
     num_threads: int = flag(0, help="compute threads of each rank; 0: the cores divided by the ranks")
     kernel_backend: str = flag("auto", help="kernels to run on", choices=KERNEL_BACKENDS)
 
@@ -59,8 +62,16 @@ class TargetConfig(ServiceFlags):
 
     def __post_init__(self) -> None:
         self.check_service_flags()
-        for name in ("tp_size", "page_size", "chunked_prefill_size", "max_running_requests", "cuda_graph_max_rows"):
+        for name in (
+            "tp_size",
+            "nnodes",
+            "page_size",
+            "chunked_prefill_size",
+            "max_running_requests",
+            "cuda_graph_max_rows",
+        ):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        self._check_hosts()
         rows = max(self.max_running_requests, self.chunked_prefill_size)
         require(self.max_rows_per_step >= rows, "max_rows_per_step", self.max_rows_per_step, f"at least {rows}")
         require(0 <= self.port < 2**16, "port", self.port, "0 to 65535")
@@ -77,6 +88,27 @@ class TargetConfig(ServiceFlags):
         require(timeout_s > 0, "speculative_draft_timeout_s", timeout_s, "above 0 seconds")
 
     @property
+    def ranks_per_host(self) -> int:
+        return self.tp_size // self.nnodes
+
+    @property
+    def own_ranks(self) -> range:
+        """Those that this host computes."""
+        first = self.node_rank * self.ranks_per_host
+        return range(first, first + self.ranks_per_host)
+
+    @property
     def threads_per_rank(self) -> int:
         """Compute threads of each rank."""
-        return self.num_threads or max(1, num_cores() // self.tp_size)
+        return self.num_threads or max(1, num_cores() // self.ranks_per_host)
+
+    def _check_hosts(self) -> None:
+        hosts = self.nnodes
+        require(self.tp_size % hosts == 0, "tp_size", self.tp_size, f"a multiple of --nnodes, {hosts}")
+        require(0 <= self.node_rank < hosts, "node_rank", self.node_rank, f"0 to {hosts - 1}, below --nnodes")
+        host, _, port = self.dist_init_addr.rpartition(":")
+        is_address = bool(host) and port.isdecimal() and 0 < int(port) < 2**16
+        if hosts > 1:
+            require(is_address, "dist_init_addr", self.dist_init_addr or "unset", "host:port of host 0")
+        else:
+            require(not self.dist_init_addr, "dist_init_addr", self.dist_init_addr, "unset without --nnodes")

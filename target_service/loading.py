@@ -13,11 +13,12 @@ from engine.head_config import load_head_config
 from engine.memory import Room, find_room, refusing_exhaustion
 from engine.pool import TargetCache
 from engine.target_model import TargetModel
-from engine.tp import TpGroup, init_tp_group, validate_tp
+from engine.tp import Meeting, TpGroup, init_tp_group, validate_tp
 from engine.wire import dtype_named
 from kernels.ops import Ops
 from target_service.capacity import CPU_POOL_BYTES, choose_pages, memory_needs, pool_flags
 from target_service.config import TargetConfig
+from target_service.tp_workers import end_with_lost_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def check_model(config: TargetConfig) -> None:
     model = load_model_config(Path(config.model_path))
     validate_tp(model, config.tp_size)
     model.context_length(config.context_length)
-    devices = rank_devices(config.device, base_gpu_id=config.base_gpu_id, tp_size=config.tp_size)
+    devices = rank_devices(config.device, base_gpu_id=config.base_gpu_id, tp_size=config.ranks_per_host)
     choose_ops(devices[0], config.kernel_backend)
     if config.speculative_draft_model_path:
         load_head_config(Path(config.speculative_draft_model_path))
@@ -46,9 +47,11 @@ def load_rank(config: TargetConfig, rank: int, init_method: str) -> LoadedRank:
 
     On a GPU it captures the graphs of steps, too. Raises ModelLoadError or ConfigError.
     """
-    device = rank_devices(config.device, base_gpu_id=config.base_gpu_id, tp_size=config.tp_size)[rank]
+    devices = rank_devices(config.device, base_gpu_id=config.base_gpu_id, tp_size=config.ranks_per_host)
+    device = devices[config.own_ranks.index(rank)]
     ops = choose_ops(device, config.kernel_backend, num_threads=config.threads_per_rank)
-    tp = init_tp_group(rank, config.tp_size, init_method=init_method, device=device)
+    meeting = Meeting(num_hosts=config.nnodes, on_lost=end_with_lost_rank)
+    tp = init_tp_group(rank, config.tp_size, init_method=init_method, device=device, meeting=meeting)
     head = config.speculative_draft_model_path
     with refusing_exhaustion(device):
         model = TargetModel.load(
@@ -68,7 +71,7 @@ def load_rank(config: TargetConfig, rank: int, init_method: str) -> LoadedRank:
 def _agree_on_pages(config: TargetConfig, model: TargetModel, tp: TpGroup) -> int:
     """Rank 0 alone raises ConfigError: the others end with it."""
     needs = memory_needs(config, model)
-    room = find_room(model.device, pool_flags(config), needs, cpu_limit=CPU_POOL_BYTES, num_ranks=config.tp_size)
+    room = find_room(model.device, pool_flags(config), needs, cpu_limit=CPU_POOL_BYTES, num_ranks=config.ranks_per_host)
     shared, free = tp.least(np.array([room.shared, room.free])).tolist()
     num_pages = None
     if tp.rank == 0:

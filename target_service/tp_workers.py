@@ -1,4 +1,4 @@
-"""TpWorkers: the processes of the ranks beside rank 0."""
+"""TpWorkers: the processes of a host's ranks beside rank 0."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class TpWorkers:
-    """Starts ranks 1 to tp_size - 1 at once. Owns them until ``close`` or ``kill``.
+    """Starts this host's ranks but rank 0 at once. Owns them until ``close`` or ``kill``.
 
     A rank that ends before that takes this process down at once, whatever its threads wait for: the group cannot go on
     without it, and a GPU would wait for it for ever. A worker reads the end of its standard input as rank 0's death, so
@@ -30,11 +30,15 @@ class TpWorkers:
     """
 
     def __init__(self, config: TargetConfig) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="paceline-tp-")
-        self.init_method = (Path(self._folder.name) / "ranks").as_uri()
+        self._place = contextlib.ExitStack()
+        self.init_method = f"tcp://{config.dist_init_addr}"
+        if config.nnodes == 1:
+            folder = self._place.enter_context(tempfile.TemporaryDirectory(prefix="paceline-tp-"))
+            self.init_method = (Path(folder) / "ranks").as_uri()
         self._closing = False
-        self._processes = [self._start(config, rank) for rank in range(1, config.tp_size)]
-        for rank, process in enumerate(self._processes, 1):
+        ranks = [rank for rank in config.own_ranks if rank > 0]
+        self._processes = [self._start(config, rank) for rank in ranks]
+        for rank, process in zip(ranks, self._processes, strict=True):
             threading.Thread(target=self._watch, args=(rank, process), name=f"rank {rank} watch", daemon=True).start()
 
     def close(self) -> None:
@@ -44,6 +48,11 @@ class TpWorkers:
                 process.wait(_STOP_TIMEOUT_S)
         self.kill()
 
+    def wait(self) -> None:
+        """Returns once all have ended as rank 0 told them to; a rank that ends otherwise ends this process, too."""
+        for process in self._processes:
+            process.wait()
+
     def kill(self) -> None:
         """Ends the ranks at once; for those that wait for a plan that will not come."""
         self._closing = True
@@ -52,7 +61,7 @@ class TpWorkers:
             process.wait()
             assert process.stdin is not None
             process.stdin.close()
-        self._folder.cleanup()
+        self._place.close()
 
     def _start(self, config: TargetConfig, rank: int) -> subprocess.Popen[bytes]:
         rank_flags = [f"--rank={rank}", f"--init-method={self.init_method}"]
@@ -65,8 +74,14 @@ class TpWorkers:
         if self._closing or code == 0:  # rank 0 told it to end
             return
         _log.error("rank %d ended with code %d; the target ends, too", rank, code)
-        self._folder.cleanup()
+        self._place.close()
         os._exit(_RANK_LOST)
+
+
+def end_with_lost_rank() -> None:
+    """For rank 0, once a rank on another host is gone: ends this process, and with it the ranks of this host."""
+    _log.error("a rank on another host is gone; the target ends, too")
+    os._exit(_RANK_LOST)
 
 
 def remove_meeting_place(init_method: str) -> None:

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from engine.config import load_model_config
-from engine.tp import TpGroup, init_tp_group, shard, validate_tp
+from engine.tp import Meeting, TpGroup, init_tp_group, shard, validate_tp
 from paceline.errors import ConfigError, UnavailableError
 
 WORKER = Path(__file__).with_name("tp_worker.py")
@@ -135,7 +135,7 @@ def test_shards_cover_everything_once_and_differ_by_at_most_one() -> None:
 def test_ranks_that_never_come_end_the_wait_with_the_address(rank: int) -> None:
     address = f"tcp://127.0.0.1:{_free_port()}"
     with pytest.raises(UnavailableError, match=rf"rank {rank} of 2 did not meet the others at {address} within 0.2 s"):
-        init_tp_group(rank, 2, init_method=address, start_limit_s=0.2)
+        init_tp_group(rank, 2, init_method=address, meeting=Meeting(start_limit_s=0.2))
 
 
 def test_a_group_of_one_passes_everything_through() -> None:

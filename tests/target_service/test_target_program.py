@@ -2,10 +2,7 @@
 
 import contextlib
 import os
-import select
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,43 +11,10 @@ import pytest
 import torch
 
 from paceline.config import to_argv
-from paceline.rpc import open_channel
 from paceline.types import SamplingParams
-from paceline.v1 import target_pb2, target_pb2_grpc
-from tests.support.target_peer import RouterPeer, submission
+from tests.support.target_peer import submission
+from tests.support.target_program import Program, router_of
 from tests.support.tiny_target import random_prompt
-
-ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 90.0
-
-
-class Program:
-    """A target service's process."""
-
-    def __init__(self, *flags: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "target_service", *flags],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            process_group=0,
-        )
-
-    def address(self) -> str:
-        """Waits until it is ready."""
-        ready, _, _ = select.select([self.process.stdout], [], [], WAIT_S)
-        line = self.process.stdout.readline() if ready else ""
-        assert line.startswith("ready "), self.process.stderr.read() if self.process.poll() is not None else line
-        return line.split()[1]
-
-    def end(self) -> tuple[int, str]:
-        """Waits for the exit code and what it wrote to stderr."""
-        _, errors = self.process.communicate(timeout=WAIT_S)
-        return self.process.returncode, errors
-
-    def workers(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children()
 
 
 @pytest.fixture
@@ -59,21 +23,10 @@ def start(tiny_target):
 
         def starting(*more: str, **changes: object) -> Program:
             program = Program(*to_argv(tiny_target.config(**changes)), *more)
-            stack.callback(program.process.stdout.close)
-            stack.callback(program.process.wait)
-            stack.callback(program.process.kill)
+            stack.callback(program.discard)
             return program
 
         yield starting
-
-
-@contextlib.asynccontextmanager
-async def router_of(address: str):
-    async with open_channel(address) as channel:
-        peer = RouterPeer(target_pb2_grpc.TargetServiceStub(channel).Serve())
-        await peer.send(hello=target_pb2.ServeHello(router="test"))
-        await peer.read()
-        yield peer
 
 
 def test_an_unknown_model_ends_with_a_message_and_a_code(start):
