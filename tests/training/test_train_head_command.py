@@ -1,0 +1,95 @@
+"""``paceline train-head`` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from client.cli import main
+from tests.support.tiny_target import TinyTarget
+from tests.support.tiny_training import small_config
+from training import __main__ as command
+from training.pipeline import Pipeline
+
+SMALL = ("--device=cpu", "--dtype=float32", "--num-threads=1", "--lanes=8")
+
+
+def test_one_command_makes_data_head_figures_and_card(
+    chat_target: TinyTarget, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Pipeline(small_config(chat_target.model_path, tmp_path / "out", "--eval-shapes=2,1,3")).run()
+    names = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert [name for name in names if "shard" not in name] == [
+        "data/index.json",
+        "data/report.json",
+        "evaluation.json",
+        "head/README.md",
+        "head/config.json",
+        "head/model.safetensors",
+        "train/checkpoint.pt",
+        "train/curve.svg",
+        "train/log.jsonl",
+    ]
+    told = capsys.readouterr()
+    assert '"conversations": 47' in told.out and "| held-out questions | all | 0 |" in told.out
+    assert "synthesise: " in told.err and "tokens/s" in told.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (("--out=x", "--tokens=0"), 2, "--tokens is 0; it must be 1 or more"),
+        (("--out=x", "--do=train,fly"), 2, "--do is train,fly"),
+        (("--out=x", "--answer-temperatures=warm"), 2, "'warm' is no number"),
+        (("--out=x", "--eval-shapes=5,1"), 2, "'5,1' is no num_steps,eagle_topk,num_draft_tokens"),
+        (("--out=x", "--prompts=a", "--conversations=b"), 2, "take one"),
+        (("--tokens=5",), 2, "--out"),
+        (("--out=x", "--model-path=/nowhere"), 3, "no model at /nowhere"),
+        (("--out=x", "--do=train", *SMALL), 2, "make data first"),
+        (("--out=x", "--do=export", *SMALL), 2, "train first"),
+    ],
+)
+def test_bad_flags_end_with_one_line_and_no_folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flags: tuple[str, ...],
+    code: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command.main(flags) == code
+    told = [line for line in capsys.readouterr().err.splitlines() if " INFO training " not in line]
+    assert len(told) == 1 and told[0].startswith("paceline train-head: ") and message in told[0]
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_paceline_command_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "train-head" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_with_130_and_whole_files(chat_target: TinyTarget, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    flags = [f"--out={out}", f"--model-path={chat_target.model_path}", *SMALL, "--shard-sequences=8"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "training", *flags, "--max-question-tokens=12", "--max-answer-tokens=20"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    index = out / "data" / "index.json"
+    while not index.exists():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130 and "interrupted; run the same command again to go on" in told
+    files = {entry["file"] for entry in json.loads(index.read_text())["shards"]}
+    assert files <= {path.name for path in index.parent.iterdir()}
+    assert not list(index.parent.glob("*.part"))
