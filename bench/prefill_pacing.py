@@ -70,11 +70,15 @@ def main(argv: Sequence[str]) -> None:
         config = parse_flags(PacingConfig, argv, prog="python -m bench.prefill_pacing")
         print("| target-tpot-ms | ms a token alone | beside prompts: mean | longest wait | prompt's first token s |")
         print("|---|---|---|---|---|")
-        for target_tpot_ms in config.target_tpot_ms:
-            with Fleet(config.fleet(target_tpot_ms)) as fleet:
-                print(asyncio.run(_row(fleet.router_address, config, target_tpot_ms)), flush=True)
+        asyncio.run(_print_rows(config))  # one loop for all: gRPC's threads keep to the first
     except PacelineError as error:
         exit_with(error, prog="python -m bench.prefill_pacing")
+
+
+async def _print_rows(config: PacingConfig) -> None:
+    for target_tpot_ms in config.target_tpot_ms:
+        with Fleet(config.fleet(target_tpot_ms)) as fleet:
+            print(await _row(fleet.router_address, config, target_tpot_ms), flush=True)
 
 
 async def _row(address: str, config: PacingConfig, target_tpot_ms: str) -> str:
