@@ -41,14 +41,14 @@ def pods_of(overlay: str, selector: Manifest) -> list[Workload]:
 
 def test_there_is_an_overlay_of_each_kind() -> None:
     scaled = {"autoscale", "autoscale-keda"}
-    wanted = scaled | {"single-node", "tp", "monitoring", "mtls", "network-policy", "production"}
+    wanted = scaled | {"single-node", "tp", "multi-node", "monitoring", "mtls", "network-policy", "production"}
     assert wanted <= set(OVERLAYS)
 
 
 @each_overlay
 def test_an_overlay_renders_the_three_services_into_one_namespace(overlay: str) -> None:
     manifests = render(overlay)
-    assert {found.component for found in workloads(overlay)} == set(CONFIGS)
+    assert {found.service for found in workloads(overlay)} == set(CONFIGS)
     named = Counter((manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests)
     assert max(named.values()) == 1
     (namespace,) = of_kind(overlay, "Namespace")
@@ -63,7 +63,7 @@ def test_a_selector_chooses_the_pods_of_its_own_template(overlay: str, index: in
     labels = found.template["metadata"]["labels"]
     if found.manifest["kind"] == "Deployment":
         assert found.manifest["spec"]["selector"]["matchLabels"].items() <= labels.items()
-    for spread in found.spec["topologySpreadConstraints"]:
+    for spread in found.spec.get("topologySpreadConstraints", []):
         assert selects(spread["labelSelector"], labels)
 
 
@@ -152,12 +152,12 @@ def test_the_real_program_takes_the_flags_of_its_manifest(overlay: str, index: i
     config = found.config(tmp_path)
     assert config.host == "0.0.0.0"
     assert config.port == container_port(found, "grpc")
-    assert config.metrics_port == container_port(found, "metrics")
+    assert found.is_worker or config.metrics_port == container_port(found, "metrics")
     folder = Path(config.model_path)
     assert any(folder.is_relative_to(mount["mountPath"]) for mount in found.container["volumeMounts"])
-    if found.component == "target":
-        assert found.container["resources"]["limits"].get(GPU, "1") == str(config.tp_size)
-    if found.component != "router":
+    if found.service == "target":
+        assert found.container["resources"]["limits"].get(GPU, "1") == str(config.ranks_per_host)
+    if found.service != "router":
         assert (config.device == "cuda") == (GPU in found.container["resources"]["limits"])
 
 
@@ -177,6 +177,10 @@ def test_routers_look_for_the_services_that_there_are(overlay: str, tmp_path: Pa
 @each_workload
 def test_a_pod_has_time_to_drain_before_it_is_killed(overlay: str, index: int, tmp_path: Path) -> None:
     found = workload(overlay, index)
+    if found.is_worker:  # it waits for the leader through SIGTERM, so it needs no less time
+        (leader,) = [other for other in workloads(overlay) if other.component == found.service]
+        assert found.spec["terminationGracePeriodSeconds"] > leader.spec["terminationGracePeriodSeconds"]
+        return
     command = found.container["lifecycle"]["preStop"]["exec"]["command"]
     assert command[0] == "sleep"
     pre_stop_s = float(command[1])
@@ -189,7 +193,7 @@ def test_a_pod_has_time_to_drain_before_it_is_killed(overlay: str, index: int, t
 def test_shared_memory_for_ranks_counts_within_the_pods_memory(overlay: str, index: int, tmp_path: Path) -> None:
     found = workload(overlay, index)
     mounts = {mount["mountPath"]: mount["name"] for mount in found.container["volumeMounts"]}
-    if found.component != "target":
+    if found.service != "target":
         assert "/dev/shm" not in mounts
         return
     (shm,) = [volume["emptyDir"] for volume in found.spec["volumes"] if volume["name"] == mounts["/dev/shm"]]
@@ -202,7 +206,7 @@ def test_shared_memory_for_ranks_counts_within_the_pods_memory(overlay: str, ind
 def test_images_are_those_of_the_dockerfile_with_a_version(overlay: str, index: int) -> None:
     stages = set(re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     found = workload(overlay, index)
-    assert found.container["image"].startswith(f"paceline-{found.component}:")
+    assert found.container["image"].startswith(f"paceline-{found.service}:")
     for container in [*found.spec["containers"], *found.spec.get("initContainers", [])]:
         name, _, tag = container["image"].partition(":")
         assert name.removeprefix("paceline-") in stages
@@ -213,6 +217,26 @@ def test_images_are_those_of_the_dockerfile_with_a_version(overlay: str, index: 
 def test_the_flags_folder_cannot_be_written(overlay: str, index: int) -> None:
     mounts = workload(overlay, index).container["volumeMounts"]
     assert all(mount.get("readOnly") for mount in mounts if mount["mountPath"] in (FLAGS_AT, "/models"))
+
+
+def test_the_hosts_of_a_target_agree_on_their_number_and_meeting_place(tmp_path: Path) -> None:
+    (group,) = of_kind("multi-node", "LeaderWorkerSet")
+    leader, worker = [found for found in workloads("multi-node") if found.service == "target"]
+    configs = []
+    for found in (leader, worker):
+        folder = tmp_path / found.component
+        folder.mkdir()
+        configs.append(found.config(folder))
+    first, second = configs
+    assert (first.node_rank, second.node_rank) == (0, 1)
+    assert first.nnodes == second.nnodes == group["spec"]["leaderWorkerTemplate"]["size"]
+    assert first.dist_init_addr == second.dist_init_addr == "leader:29500"
+    # Its controller makes a Service of its name, which must lead to pods that are not ready yet.
+    assert group["metadata"]["name"] not in {
+        service["metadata"]["name"] for service in of_kind("multi-node", "Service")
+    }
+    (service,) = [found for found in of_kind("multi-node", "Service") if found["metadata"]["name"] == "paceline-target"]
+    assert pods_of("multi-node", service["spec"]["selector"]) == [leader]
 
 
 def test_the_network_lets_through_what_the_design_names_and_no_more() -> None:

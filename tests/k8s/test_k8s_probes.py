@@ -21,6 +21,7 @@ PROBES = {
     (found.component, kind, found.container[kind]["grpc"]["service"])
     for overlay in OVERLAYS
     for found in workloads(overlay)
+    if not found.is_worker
     for kind in ("startupProbe", "readinessProbe", "livenessProbe")
 }
 
@@ -47,6 +48,14 @@ async def test_each_probe_gets_an_answer_and_only_readiness_follows_the_drain() 
                         assert serving == (ready or kind != "readinessProbe"), (component, kind)
         finally:
             await server.stop(0)
+
+
+def test_a_worker_is_probed_for_life_alone() -> None:
+    workers = [found for overlay in OVERLAYS for found in workloads(overlay) if found.is_worker]
+    assert workers
+    for found in workers:
+        kinds = ("startupProbe", "readinessProbe", "livenessProbe")
+        assert {found.container[kind]["grpc"]["service"] for kind in kinds} == {"liveness"}
 
 
 def test_every_workload_has_all_three_probes_on_a_port_that_serves_health() -> None:

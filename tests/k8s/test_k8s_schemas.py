@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 from collections.abc import Iterator
@@ -9,8 +10,9 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
-from tests.support.manifests import OVERLAYS, Manifest, render
+from tests.support.manifests import OVERLAYS, ROOT, Manifest, render
 
 OLDEST, NEWEST = "1.27", "1.37"  # docs/deploy.md names them; gRPC probes are stable since 1.27
 CUSTOM = {
@@ -18,13 +20,22 @@ CUSTOM = {
     "monitoring.coreos.com/v1": "cloudcoil.models.prometheus_operator.v1",
     "cert-manager.io/v1": "cloudcoil.models.cert_manager.v1",
 }
+# No registry has a model of this one: the fields that its API names, and the pods as templates of Kubernetes' own.
+GROUP = "leaderworkerset.x-k8s.io/v1"
+GROUP_FIELDS = {
+    "spec": {"replicas", "leaderWorkerTemplate", "rolloutStrategy", "startupPolicy", "networkConfig"},
+    "spec/leaderWorkerTemplate": {"leaderTemplate", "workerTemplate", "size", "restartPolicy", "subGroupPolicy"},
+    "spec/rolloutStrategy": {"type", "rollingUpdateConfiguration"},
+    "spec/rolloutStrategy/rollingUpdateConfiguration": {"partition", "maxUnavailable", "maxSurge"},
+}
+TOOLS = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "k8s/tools").glob("*.yaml"))]
 # An object that several overlays have alike is checked once.
 OBJECTS = {
     json.dumps(manifest, sort_keys=True): pytest.param(manifest, id=f"{overlay}-{manifest['kind']}-{index}")
     for overlay in reversed(OVERLAYS)
     for index, manifest in enumerate(render(overlay))
 }.values()
-BUILT_IN = [entry for entry in OBJECTS if entry.values[0]["apiVersion"] not in CUSTOM]
+BUILT_IN = [entry for entry in OBJECTS if entry.values[0]["apiVersion"] not in {*CUSTOM, GROUP}] + TOOLS
 OF_CRDS = [entry for entry in OBJECTS if entry.values[0]["apiVersion"] in CUSTOM]
 
 
@@ -39,6 +50,26 @@ def test_a_custom_object_fits_the_model_of_its_crd(manifest: Manifest) -> None:
     model = getattr(importlib.import_module(CUSTOM[manifest["apiVersion"]]), manifest["kind"])
     read = model.model_validate(manifest).model_dump(by_alias=True, exclude_unset=True, mode="json")
     assert list(unknown_fields(manifest, read)) == []
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_a_group_of_hosts_has_fields_of_its_api_and_pods_that_fit_their_schema(version: str) -> None:
+    groups = [manifest for overlay in OVERLAYS for manifest in render(overlay) if manifest["apiVersion"] == GROUP]
+    assert groups
+    for group in groups:
+        for path, known in GROUP_FIELDS.items():
+            found = functools.reduce(lambda part, key: part[key], path.split("/"), group)
+            assert found.keys() <= known, path
+        spec = group["spec"]
+        assert spec["startupPolicy"] in ("LeaderCreated", "LeaderReady")
+        assert spec["leaderWorkerTemplate"]["restartPolicy"] == "RecreateGroupOnPodRestart"
+        rolling = spec["rolloutStrategy"]["rollingUpdateConfiguration"]
+        assert rolling["maxUnavailable"] + rolling["maxSurge"] > 0
+        for name in ("leaderTemplate", "workerTemplate"):
+            template = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "pods"}}
+            kubernetes_validate.validate(
+                {**template, "template": spec["leaderWorkerTemplate"][name]}, version, strict=True
+            )
 
 
 def test_a_misspelt_field_and_an_unknown_kind_are_found() -> None:

@@ -56,6 +56,15 @@ class Workload:
         return self.template["metadata"]["labels"]["app.kubernetes.io/component"]
 
     @property
+    def service(self) -> str:
+        """router, draft or target; a worker of a LeaderWorkerSet runs the target's program, too."""
+        return self.component.removesuffix("-worker")
+
+    @property
+    def is_worker(self) -> bool:
+        return self.component != self.service
+
+    @property
     def spec(self) -> Manifest:
         return self.template["spec"]
 
@@ -76,8 +85,15 @@ class Workload:
         """The flags as the real program reads them, from a copy of the mounted folder."""
         for name, value in self.flag_values().items():
             (folder / name).write_text(value)
-        args = [argument.replace(FLAGS_AT, str(folder)) for argument in self.container["args"]]
-        return parse_flags(CONFIGS[self.component], args, prog=PROGRAMS[self.component])
+        given = {
+            FLAGS_AT: str(folder),
+            "$(LWS_WORKER_INDEX)": str(int(self.is_worker)),
+            "$(LWS_LEADER_ADDRESS)": "leader",
+        }
+        args = self.container["args"]
+        for name, value in given.items():
+            args = [argument.replace(name, value) for argument in args]
+        return parse_flags(CONFIGS[self.service], args, prog=PROGRAMS[self.service])
 
 
 def of_kind(overlay: str, *kinds: str) -> list[Manifest]:
