@@ -35,6 +35,9 @@ class DraftMetrics:
         )
         self._sessions = Gauge("paceline_draft_sessions", "Sessions that are open.", registry=registry)
         self._free_pages = Gauge("paceline_draft_free_pages", "KV pages that no session holds.", registry=registry)
+        self._propose = Gauge(
+            "paceline_draft_propose_seconds", "From a batch's arrival to its trees, smoothed.", registry=registry
+        )
 
     def count_replies(self, replies: Replies) -> None:
         rounds = (reply for stream in replies.by_stream.values() for reply in stream)
@@ -47,6 +50,7 @@ class DraftMetrics:
     def update(self, note: StepNote) -> None:
         self._sessions.set(note.load.num_sessions)
         self._free_pages.set(note.load.free_pages)
+        self._propose.set(note.load.propose_ms / 1e3)
         record = note.record
         if record is None:
             return

@@ -12,6 +12,8 @@ from router.live_request import LiveRequest
 _LATENCY_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5)
 
+_LENGTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+
 
 class RouterMetrics:
     """All metrics of one router; process_cpu_seconds_total of the same registry is its CPU time."""
@@ -41,6 +43,8 @@ class RouterMetrics:
         )
         self._request_s = self._histogram("vllm:e2e_request_latency_seconds", "Arrival to last message")
         self.queue_s = self._histogram("vllm:request_queue_time_seconds", "Time in the queue before an attempt")
+        self._prompt_len = self._histogram("vllm:request_prompt_tokens", "Prompt tokens of a request", _LENGTHS)
+        self._output_len = self._histogram("vllm:request_generation_tokens", "Tokens given to a request", _LENGTHS)
         self._draft_rounds = self._counter("paceline_router_draft_rounds_total", "Rounds asked of a draft", "draft")
         self._late_rounds = self._counter(
             "paceline_router_draft_late_rounds_total", "Of these, those whose tree came too late", "draft"
@@ -79,6 +83,8 @@ class RouterMetrics:
         if isinstance(outcome, FinishReason):
             self._successes.labels(outcome.value).inc()
             self._request_s.observe(now - live.started_at)
+            self._prompt_len.observe(len(live.request.prompt_ids))
+            self._output_len.observe(len(live.emitted))
         elif outcome is None:
             self._failures.labels("CANCELLED").inc()
         else:

@@ -99,6 +99,11 @@ class DraftDesk:
             if state.connected or state.lost
         ]
 
+    def sync_lag(self) -> int:
+        """Committed rows that the drafts of all requests have not acknowledged."""
+        sessions = ((seq, seq.draft) for seq in self._followed.values())
+        return sum(max(0, seq.committed_len - draft.held_len) for seq, draft in sessions if draft is not None)
+
     def on_link_up(self, event: LinkUp, now_s: float) -> None:
         """Requests get their sessions when they are asked about next. What this turn ordered for another is moot."""
         state = self.drafts.setdefault(event.at.draft, DraftState())
@@ -146,6 +151,8 @@ class DraftDesk:
             verdict = seq.draft.on_tree(arrived, committed_len=committed_len, root_token=root_token)
             state.patience.note(in_time=verdict is TreeVerdict.USED)
             verdicts.append(verdict)
+            if verdict is TreeVerdict.LATE and arrived.round == seq.draft.round:
+                self._metrics.late_tree(max(0.0, now_s - seq.draft.deadline_s))
         self._metrics.trees(verdicts)
 
     def on_answers(self, event: SessionsAnswered, now_s: float) -> None:

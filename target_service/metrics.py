@@ -45,9 +45,14 @@ class TargetMetrics:
         self._returns = counter("paceline_target_returns", "Submissions that went back to their router.", ("reason",))
         self._free_slots = gauge("paceline_target_free_slots", "Sequence slots that no request holds.")
         self._free_pages = gauge("paceline_target_free_pages", "KV pages that no request holds.")
-        self._step_seconds = Histogram(
-            "paceline_target_step_seconds", "One step as a whole.", buckets=_STEP_SECONDS, registry=registry
-        )
+        self._sync_lag = gauge("paceline_target_sync_lag_rows", "Committed rows that drafts have not acknowledged.")
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(name, text, buckets=_STEP_SECONDS, registry=registry)
+
+        self._step_seconds = histogram("paceline_target_step_seconds", "One step as a whole.")
+        self._tree_wait = histogram("paceline_target_tree_wait_seconds", "Waits for trees alone, before a step.")
+        self._lateness = histogram("paceline_target_tree_lateness_seconds", "Late trees, from their deadline on.")
 
     def load(self, load: Load) -> None:
         """Whenever it changed."""
@@ -60,6 +65,8 @@ class TargetMetrics:
         self._prompt_tokens.inc(figures.prefill_tokens)
         self._generation_tokens.inc(emitted_tokens)
         self._step_seconds.observe(figures.step_ms / 1e3)
+        if figures.tree_wait_ms:
+            self._tree_wait.observe(figures.tree_wait_ms / 1e3)
 
     def rounds(self, num_nodes: np.ndarray, accept_length: np.ndarray, *, num_late: int) -> None:
         """The verify rounds of one step: int [b] each."""
@@ -89,6 +96,13 @@ class TargetMetrics:
     def trees(self, verdicts: Iterable[TreeVerdict]) -> None:
         for verdict, count in Counts(verdicts).items():
             self._trees.labels(verdict.value).inc(count)
+
+    def late_tree(self, late_s: float) -> None:
+        """An awaited tree came that long after its deadline."""
+        self._lateness.observe(late_s)
+
+    def sync_lag(self, num_rows: int) -> None:
+        self._sync_lag.set(num_rows)
 
     def draft_lost(self, draft: str, reason: LossReason) -> None:
         self._losses.labels(draft, reason.value).inc()

@@ -21,6 +21,9 @@ from target_service.step_plan import PlannedStep
 from target_service.step_runner import StepResult
 
 
+_LAG_STEPS = 16  # between looks at how far the drafts are behind: a look costs a loop over the requests
+
+
 @dataclass(frozen=True, slots=True)
 class StepMarks:
     """When a step's parts were over: seconds of the loop's clock."""
@@ -133,6 +136,8 @@ class Reporter:
     def _load(self, figures: StepFigures) -> Load:
         self._reported = self._held()
         requests, window = self._parts.requests, self._parts.window
+        if not figures.rows or self._step % _LAG_STEPS == 0:
+            self._parts.metrics.sync_lag(self._parts.drafts.sync_lag())
         num_decoding = requests.num_decoding
         load = Load(
             running_requests=num_decoding,
