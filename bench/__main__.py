@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bench import simulate
 from bench.config import BenchConfig
 from bench.measure import Measurement, choose_prompts, measure_in_process, measure_services
 from bench.report import report, table
@@ -24,6 +25,8 @@ _INTERRUPTED = 130
 def main(argv: Sequence[str]) -> int:
     """Exit codes: 0, those of the typed errors, 1 where a request failed, 130 for Ctrl-C."""
     signal.signal(signal.SIGTERM, _interrupt)
+    if argv and argv[0] == "simulate":
+        return simulate.main(argv[1:])
     try:
         config = parse_flags(BenchConfig, argv, prog="paceline bench")
         _check_writable(config.json, "json")

@@ -29,12 +29,23 @@ class World:
     context_ms: float = 0.0  # a step, for each 100,000 tokens of context
     request_ms: float = 0.0  # a step, for each request: the host's work
     chunk_tokens: int = 512
+    _odds: dict[TreeShape, float] = field(default_factory=dict, compare=False, repr=False)  # as far as asked for
+
+    def step_ms(self, rows: int, *, num_requests: int, context_tokens: int) -> float:
+        """Of a step with prompts and trees of so many requests."""
+        by_context = self.context_ms * context_tokens / 1e5
+        return self.steps.at_one(rows) + by_context + self.request_ms * num_requests
 
     def odds(self, shape: TreeShape) -> float:
         """Log-odds that one more level is accepted, the same at each, which give the shape's accepted length.
 
         A shape that was not measured: as far from those of its form's prior as the nearest measured one.
         """
+        if shape not in self._odds:
+            self._odds[shape] = self._odds_of(shape)
+        return self._odds[shape]
+
+    def _odds_of(self, shape: TreeShape) -> float:
         if shape not in self.accepted:
             near = min(self.accepted, key=lambda known: _distance(known, shape))
             return self.odds(near) + float(prior_log_odds(shape, 1)[0] - prior_log_odds(near, 1)[0])

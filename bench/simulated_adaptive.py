@@ -1,0 +1,53 @@
+"""SimAdaptive: the router's own policy in a simulation."""
+
+from __future__ import annotations
+
+from bench.simulated_request import SimRequest
+from bench.simulated_router import SimRound
+from bench.simulated_world import World
+from paceline.types import SpeculationDecision, TreeShape
+from router.acceptance import AcceptanceModel
+from router.adaptive import RoundReport, StepReport, TargetPolicy
+from router.cost_model import CostModel
+from router.planner import Ladder, PlannerSettings
+from router.shape_menu import ShapeMenu
+
+
+class SimAdaptive:
+    """calibration: what the services measured of themselves, which need not be the truth of the world."""
+
+    def __init__(self, calibration: World, settings: PlannerSettings | None = None, *, num_targets: int = 1) -> None:
+        model = AcceptanceModel(ShapeMenu(calibration.proposals.growths))
+        settings = settings or PlannerSettings()
+        self.policies = [
+            TargetPolicy(model, CostModel(calibration.steps, calibration.proposals), settings, now_s=0.0)
+            for _ in range(num_targets)
+        ]
+        self.changes: list[tuple[float, int]] = []  # when, whose
+        self._decisions: dict[int, SpeculationDecision] = {}
+
+    def start(self, target: int, request: SimRequest) -> None:
+        self._decide(request.number, self.policies[target].start(request.number, request.arrived_s))
+
+    def end(self, target: int, request: SimRequest) -> None:
+        self.policies[target].end(request.number)
+        del self._decisions[request.number]
+
+    def shape(self, request: SimRequest, decoding: int) -> TreeShape | None:
+        return self._decisions[request.number].shape_for(decoding)
+
+    def report(self, target: int, step: StepReport, rounds: list[SimRound], now_s: float) -> None:
+        policy = self.policies[target]
+        policy.take_rounds([RoundReport(r.number, r.shape, r.accepted, r.late) for r in rounds])
+        policy.take_step(step, now_s)
+        if policy.is_due(now_s):
+            for key, ladder in policy.plan(now_s).items():
+                assert isinstance(key, int)
+                self._decide(key, ladder)
+                self.changes.append((now_s, key))
+
+    def is_joined(self, target: int) -> bool:
+        return self.policies[target].joined
+
+    def _decide(self, number: int, ladder: Ladder) -> None:
+        self._decisions[number] = SpeculationDecision("draft", ladder)

@@ -1,0 +1,60 @@
+"""SimRequest: one request of a simulation; Tally: what all of them came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paceline.types import TreeShape
+
+
+@dataclass(slots=True, eq=False)
+class SimRequest:
+    """skill: how much likelier than on average its drafts are accepted, in log-odds of each level."""
+
+    number: int
+    prompt_len: int
+    output_len: int
+    skill: float
+    rng: np.random.Generator
+    arrived_s: float
+    committed: int = 0  # tokens of the prompt
+    emitted: int = 0
+    first_s: float = 0.0  # when the first token came
+    shape: TreeShape | None = None  # of the ask that is open, or of the tree that came
+    is_asking: bool = False
+    has_tree: bool = False
+    deadline_s: float = -1.0
+
+    @property
+    def is_decoding(self) -> bool:
+        return self.emitted > 0
+
+    def accept(self, odds: float) -> int:
+        """Accepted drafts of one round: each level of the shape with the same odds."""
+        assert self.shape is not None
+        depth = min(self.shape.num_steps, self.shape.num_draft_tokens - 1)
+        chance = 1.0 / (1.0 + np.exp(-(odds + self.skill)))
+        failures = np.nonzero(self.rng.random(depth) >= chance)[0]
+        return int(failures[0]) if len(failures) else depth
+
+
+@dataclass(slots=True)
+class Tally:
+    """Times in milliseconds. accepted_tokens counts the extra token of each drafted round, too."""
+
+    tokens: list[tuple[float, int]] = field(default_factory=list)  # when, how many
+    tpot_ms: list[float] = field(default_factory=list)
+    ttft_ms: list[float] = field(default_factory=list)
+    drafted_rounds: int = 0
+    accepted_tokens: int = 0
+
+    def rate(self, start_s: float, stop_s: float) -> float:
+        """Tokens a second."""
+        return sum(count for at_s, count in self.tokens if start_s <= at_s < stop_s) / (stop_s - start_s)
+
+    def ended(self, request: SimRequest, now_s: float) -> None:
+        self.ttft_ms.append((request.first_s - request.arrived_s) * 1e3)
+        if request.emitted > 1:
+            self.tpot_ms.append((now_s - request.first_s) * 1e3 / (request.emitted - 1))
