@@ -7,6 +7,7 @@ import math
 from router.peer import TargetLoad
 
 MEMORY_S = 10.0  # how far back the rates look; older ones alone are no ground to refuse a request
+_LONG_MEMORY_S = 60.0
 _SMOOTHING = 0.1  # of step times: about the last ten steps
 _PROMPT_UNIT = 100.0  # prompt tokens of a step that weigh as much as its decoding rows: below, they hardly show
 
@@ -79,6 +80,7 @@ class StepTimes:
         self.decode_rows = 0.0  # of a step that has some, trees included
         self._tokens = RecentRatio()
         self._tokens_beside_prompts = RecentRatio()
+        self._token_ms = RecentRatio(_LONG_MEMORY_S)  # of a stream
         self._seen_at: float | None = None
 
     def observe(self, load: TargetLoad, *, new_tokens: int, num_streams: int, now: float) -> None:
@@ -92,6 +94,7 @@ class StepTimes:
         self._fit(load.step_ms + load.tree_wait_ms, decode_rows=decode_rows, prompt_tokens=load.prefill_tokens)
         if num_streams:
             self._tokens.add(new_tokens, num_streams, now)
+            self._token_ms.add(load.step_ms + load.tree_wait_ms, new_tokens / num_streams, now)
             if load.prefill_tokens:
                 self._tokens_beside_prompts.add(new_tokens, num_streams, now)
 
@@ -104,11 +107,15 @@ class StepTimes:
         return beside or self._tokens.read(now) or 1.0
 
     def service_s(self, prompt_len: int, num_tokens: float, now: float) -> float | None:
-        """That a request takes which starts now, at the speed of the last steps; None while that is not known."""
+        """That a request takes which starts now; None while that is not known.
+
+        At the speed of the last steps or of the last minute, whichever is higher: a slow moment refuses nobody.
+        """
         if self._seen_at is None or now - self._seen_at > MEMORY_S or self.decode_ms is None:
             return None
-        prompt_ms = prompt_len * (self.prompt_ms or 0.0)
-        return (prompt_ms + (num_tokens - 1) * self.decode_ms / self.tokens_per_step(now)) / 1e3
+        token_ms = self.decode_ms / self.tokens_per_step(now)
+        token_ms = min(token_ms, self._token_ms.read(now) or token_ms)
+        return (prompt_len * (self.prompt_ms or 0.0) + (num_tokens - 1) * token_ms) / 1e3
 
     def _fit(self, ms: float, *, decode_rows: int, prompt_tokens: int) -> None:
         by_rows = ms / (decode_rows + prompt_tokens)

@@ -15,7 +15,7 @@ from paceline.errors import CapacityError, DeadlineError
 from tests.support.services import WAIT_S
 
 SHORT = Sampling(max_tokens=4, ignore_eos=True)
-LONG = Sampling(max_tokens=2000, ignore_eos=True)
+LONG = Sampling(max_tokens=400, ignore_eos=True)
 PROMPT = [500, 501, 502, 503]
 QUEUE = 8
 RATE = 12

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from paceline.errors import CapacityError, DeadlineError
@@ -59,6 +61,16 @@ def test_a_request_takes_its_prompt_and_its_tokens_at_the_speed_of_the_last_step
     assert times.prompt_ms == pytest.approx(0.2, rel=0.02)
     assert times.tokens_per_step(4.0) == pytest.approx(2.0)
     assert times.service_s(100, 41, now=4.0) == pytest.approx((100 * 0.2 + 40 * 5.0) / 1e3, rel=0.02)
+
+
+def test_a_slow_moment_refuses_nobody() -> None:
+    times = observed(StepTimes(), *(DECODE,) * 400)
+    slow = dataclasses.replace(DECODE, step_ms=99.0)
+    for step in range(20):
+        times.observe(slow, new_tokens=4, num_streams=2, now=4.0 + step / 10)
+    assert times.decode_ms is not None
+    assert times.decode_ms > 80
+    assert times.service_s(1, 101, now=6.0) == pytest.approx(100 * 5.0 / 1e3, rel=0.5)
 
 
 def test_prompts_in_steps_of_their_own_count_against_the_tokens_a_step() -> None:
