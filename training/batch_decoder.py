@@ -16,6 +16,9 @@ from training.sources import Source
 _PAGE_SIZE = 16
 _GRAPH_CHUNK_ROWS = 256  # rows beside the lanes' own that a captured step has for openings
 _EAGER_CHUNK_ROWS = 2048
+_MOST_LANES = 1024
+_CPU_LANES = 16
+_POOL_SHARE = 0.6  # of a GPU's free memory; logits and captured steps take some of the rest
 
 
 class BatchDecoder:
@@ -36,7 +39,9 @@ class BatchDecoder:
         self._tables = [PageTable(allocator) for _ in range(num_lanes)]
         for table in self._tables:
             table.reserve(rules.capacity)
-        self._page_ids = np.stack([table.page_ids for table in self._tables])  # [lanes, pages a lane]
+        # A fresh pool hands its pages out in order, so that a lane's are consecutive.
+        self._first_page = np.array([table.pages[0] for table in self._tables])
+        assert all(table.pages[-1] - table.pages[0] + 1 == len(table.pages) for table in self._tables)
         target.ops.prepare_walk(WalkLimits(num_lanes, num_lanes, target.config.vocab_size))
         self._max_rows = num_lanes + _EAGER_CHUNK_ROWS
         if target.ops.supports_graphs:
@@ -100,13 +105,15 @@ class BatchDecoder:
     def _rows_of(self, lanes: np.ndarray) -> TreeRows:
         """A tree of one node for each lane."""
         fed = self._lanes.fed[lanes]
-        held = np.arange(self._page_ids.shape[1]) <= (fed // _PAGE_SIZE)[:, None]
+        counts = fed // _PAGE_SIZE + 1
+        ends = np.cumsum(counts)
+        page_ids = np.arange(ends[-1]) + np.repeat(self._first_page[lanes] - ends + counts, counts)
         return TreeRows(
             tokens=self._lanes.tokens[lanes, fed],
             parents=np.full(len(lanes), -1, np.int32),
             num_nodes=np.ones(len(lanes), np.int64),
             committed_len=fed,
-            page_ids=self._page_ids[lanes][held],
+            page_ids=page_ids.astype(np.int32),
         )
 
     def _sampling(self, lanes: np.ndarray) -> SamplingBatch:
@@ -117,3 +124,11 @@ class BatchDecoder:
             top_p=np.ones(len(lanes), np.float32),
             min_p=np.zeros(len(lanes), np.float32),
         )
+
+
+def fitting_lanes(target: TargetModel, capacity: int) -> int:
+    """How many sequences of capacity tokens to decode together."""
+    if target.device.type != "cuda":
+        return _CPU_LANES
+    free, _ = torch.cuda.mem_get_info(target.device)
+    return max(1, min(_MOST_LANES, int(_POOL_SHARE * free) // (capacity * target.cache_bytes_per_token)))

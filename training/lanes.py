@@ -46,6 +46,9 @@ class Lanes:
     def __init__(self, num_lanes: int, rules: LaneRules) -> None:
         self._rules = rules
         self._joint = np.array(rules.joint, np.int32)
+        # A joint that begins with an end token is not met otherwise.
+        self._looks_for_joint = bool(rules.joint) and rules.joint[0] not in rules.question_ends
+        self._question_ends, self._answer_ends = np.array(rules.question_ends), np.array(rules.answer_ends)
         self.tokens = np.zeros((num_lanes, rules.capacity), np.int32)
         self.number = np.full(num_lanes, IDLE, np.int64)
         self.length = np.zeros(num_lanes, np.int64)
@@ -89,18 +92,18 @@ class Lanes:
         self.length[lanes] += 1
         asking = self._asks[lanes]
         is_full = self.length[lanes] >= self._limit[lanes]
-        ends_answer = ~asking & np.isin(tokens, self._rules.answer_ends)
-        ended = [self._end(lane) for lane in lanes[~asking & (is_full | ends_answer)].tolist()]
+        ended = [self._end(lane) for lane in lanes[~asking & (is_full | _is_any(tokens, self._answer_ends))].tolist()]
         self._end_questions(lanes[asking], tokens[asking], is_full[asking])
         return ended
 
     def _end_questions(self, lanes: np.ndarray, tokens: np.ndarray, is_full: np.ndarray) -> None:
         """Of the lanes that ask: those whose question ended are given the joint, and answer."""
         width = len(self._joint)
-        by_token = np.isin(tokens, self._rules.question_ends)
-        places = self.length[lanes][:, None] + np.arange(-width, 0)
-        spells_joint = (self.tokens[lanes[:, None], places.clip(0)] == self._joint).all(axis=1)
-        spells_joint &= self.length[lanes] - width >= self._question[lanes, 0]
+        by_token, spells_joint = _is_any(tokens, self._question_ends), np.zeros(len(lanes), np.bool_)
+        if self._looks_for_joint:
+            places = self.length[lanes][:, None] + np.arange(-width, 0)
+            spells_joint = (self.tokens[lanes[:, None], places.clip(0)] == self._joint).all(axis=1)
+            spells_joint &= self.length[lanes] - width >= self._question[lanes, 0]
         for i in np.flatnonzero(by_token | spells_joint | is_full).tolist():
             lane = int(lanes[i])
             end = self.length[lane] - (width if spells_joint[i] else int(by_token[i]))
@@ -127,10 +130,16 @@ class Lanes:
             question_end=end,
             answer_start=int(self._answer_start[lane]),
             temperature=float(self.temperature[lane]),
-            is_ended=bool(np.isin(tokens[-1], self._rules.answer_ends)),
+            is_ended=int(tokens[-1]) in self._rules.answer_ends,
         )
         self.number[lane] = IDLE
         return conversation
+
+
+def _is_any(tokens: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """[n] bool; a few times faster than numpy's isin for a few ends."""
+    found: np.ndarray = (tokens[:, None] == ends).any(axis=1)
+    return found
 
 
 def mixed(seed: int, number: int) -> int:

@@ -68,6 +68,7 @@ class Pipeline:
     def _train(self) -> None:
         config, folder = self._config, self._folder / "train"
         index = ShardIndex.existing(self._folder / "data")
+        self._check_data(index)
         corpus = Corpus.read(index)
         plan = self._plan(corpus)
         # What could not be exported is refused before it is trained.
@@ -120,6 +121,11 @@ class Pipeline:
             card=card,
         )
         print(f"{self.head_folder}: {'with its figures' if figures else 'written'}", file=sys.stderr)
+
+    def _check_data(self, index: ShardIndex) -> None:
+        """Raises ConfigError for data of another target: its tokens and its words are not this one's."""
+        if index.settings["target"] != self._target.fingerprint():
+            raise ConfigError(f"{index.folder} was made with another target than --model-path: name another --out")
 
     def _plan(self, corpus: Corpus) -> HeadPlan:
         return HeadPlan.of(self._target.config, self._config.shape, corpus)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import ConfigError, InvalidInputError
-from training.batch_decoder import BatchDecoder
+from training.batch_decoder import BatchDecoder, fitting_lanes
 from training.chat_files import ChatText, read_conversations, read_prompts
 from training.chat_seam import ChatSeam, answer_end
 from training.config import DataConfig
@@ -83,10 +83,10 @@ class _Synthesis:
                 f"a conversation may take {rules.capacity} tokens and the target has positions for "
                 f"{self._target.config.max_position_embeddings}: lower --max-question-tokens or --max-answer-tokens"
             )
+        model = self._target.load()
+        num_lanes = self._data.lanes or fitting_lanes(model, rules.capacity)
         with fitting(self._target.device, "lower --lanes or --max-answer-tokens"):
-            decoder = BatchDecoder(
-                self._target.load(), source, rules, num_lanes=self._data.lanes, first=self._writer.first_number
-            )
+            decoder = BatchDecoder(model, source, rules, num_lanes=num_lanes, first=self._writer.first_number)
         index, wanted = self.index, self._data.tokens
         progress = Progress("synthesise", total=wanted, start=index.num_tokens, unit="tokens")
         try:
