@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
+import asyncio
 import grpc
 
 from draft_service.replies import SessionCode
@@ -314,6 +315,9 @@ async def test_refusals_rows_and_trees_are_counted(serve: Serve) -> None:
         def count(name: str, **labels: str) -> float | None:
             return running.registry.get_sample_value(f"paceline_draft_{name}", labels)
 
+        async with asyncio.timeout(10):
+            while not count("trees_total"):  # counted once the answer has left
+                await asyncio.sleep(0.001)
         assert count("replies_total", kind="open", code="full") == 1
         assert count("replies_total", kind="round", code="ok") == 1
         assert count("rows_total", kind="bulk") == 6
