@@ -7,13 +7,13 @@ import sys
 from collections.abc import Sequence
 
 import paceline
-from client.commands import bench, chat, demo, doctor, fetch, generate, inflate, info, inspect, serve, train_head
+from client.commands import api_key, bench, chat, demo, doctor, fetch, generate, inflate, info, inspect, serve, train_head
 from paceline.errors import ConfigError, PacelineError
 
 _INTERRUPTED = 130
 _COMMANDS = {
     module.COMMAND.name: module.COMMAND
-    for module in (serve, generate, chat, bench, inflate, inspect, info, doctor, demo, fetch, train_head)
+    for module in (serve, generate, chat, bench, inflate, inspect, info, doctor, demo, fetch, train_head, api_key)
 }
 
 

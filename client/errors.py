@@ -14,6 +14,7 @@ from paceline.errors import (
     AccessError,
     CapacityError,
     DeadlineError,
+    ForbiddenError,
     InvalidInputError,
     MismatchError,
     PacelineError,
@@ -45,7 +46,7 @@ _ERRORS: dict[grpc.StatusCode, type[PacelineError]] = {
     grpc.StatusCode.CANCELLED: RequestCancelledError,
     grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
     grpc.StatusCode.UNAUTHENTICATED: AccessError,
-    grpc.StatusCode.PERMISSION_DENIED: AccessError,
+    grpc.StatusCode.PERMISSION_DENIED: ForbiddenError,
 }
 _NOT_CONNECTED = "failed to connect"
 _BROKEN = ("Socket closed", "Stream removed", "Connection reset", "GOAWAY")  # gRPC's own words, not the service's

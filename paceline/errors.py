@@ -86,7 +86,13 @@ class WireError(PacelineError):
 
 
 class AccessError(PacelineError):
-    """The caller did not say who it is, or may not do what it asked for."""
+    """The caller did not say who it is, or not so that it could be believed."""
 
     code = grpc.StatusCode.UNAUTHENTICATED
     exit_code = 6
+
+
+class ForbiddenError(AccessError):
+    """The caller is known, and may not do what it asked for."""
+
+    code = grpc.StatusCode.PERMISSION_DENIED

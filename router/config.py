@@ -45,6 +45,7 @@ class RouterConfig(ServiceFlags):
     tenant_rate_limit: int = flag(0, help="requests of a tenant that may start in a period; 0: any number")
     tenant_rate_period_s: float = flag(1.0, help="the period of --tenant-rate-limit, in seconds")
     tenant_rate_wait_s: float = flag(1.0, help="seconds that a request waits for its tenant's rate, then is refused")
+    api_keys: str = flag("", help="file with a line 'TENANT sha256:HEX' a key, watched; unset: anybody may ask")
     max_tenants: int = flag(1024, help="tenants that the rate limit keeps at once; idle ones are forgotten")
     target_tpot_ms: float = flag(
         0.0, help="milliseconds a token of running streams that prompts beside them must keep; 0: prompts go first"

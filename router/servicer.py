@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from paceline.errors import RETRY_AFTER_KEY, CapacityError, InvalidInputError, PacelineError
 from paceline.v1 import router_pb2, router_pb2_grpc
+from router.api_keys import ApiKeys, as_caller
 from router.config import RouterConfig
 from router.dispatcher import Dispatcher
 from router.info_codec import encode_router_info
@@ -46,6 +47,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         self._clock = asyncio.get_running_loop().time
         limit = config.rate_limit()
         self._door = None if limit is None else TenantDoor(limit, clock=self._clock)
+        self._keys = ApiKeys(config.api_keys, clock=self._clock) if config.api_keys else None
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Registers both methods. Generate's bytes are parsed so that it can refuse them: gRPC would say UNKNOWN."""
@@ -66,8 +68,6 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         self, request: router_pb2.GenerateRequest | DecodeError, context: _Context
     ) -> AsyncIterator[router_pb2.GenerateResponse]:
         try:
-            if isinstance(request, DecodeError):
-                raise InvalidInputError(f"the bytes sent are no GenerateRequest: {request}")
             live = await self._admit(request, context)
         except PacelineError as error:
             self._metrics.count_refusal(error)
@@ -94,11 +94,16 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     ) -> router_pb2.RouterServiceGetInfoResponse:
         return encode_router_info(self._dispatcher, self._config, tokenizer_fingerprint=self._tokenizer.fingerprint)
 
-    async def _admit(self, request: router_pb2.GenerateRequest, context: _Context) -> LiveRequest:
+    async def _admit(self, request: router_pb2.GenerateRequest | DecodeError, context: _Context) -> LiveRequest:
         """Through the tenant's door and into the queue. Raises a PacelineError."""
         arrived_at = self._clock()
+        tenant = None if self._keys is None else self._keys.tenant_of(_authorization(context))
         self._dispatcher.check_open()
+        if isinstance(request, DecodeError):
+            raise InvalidInputError(f"the bytes sent are no GenerateRequest: {request}")
         terms = decode_terms(request)
+        if tenant is not None:
+            terms = as_caller(terms, tenant)
         limits_s = [limit_s for limit_s in (terms.deadline_s, context.time_remaining()) if limit_s is not None]
         time_limit_s = min(limits_s, default=None)
         if self._door is not None:
@@ -115,6 +120,13 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         elif num_tokens:
             self._metrics.first_token_s.observe(now - live.started_at)
         return now
+
+
+def _authorization(context: _Context) -> str | None:
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization":
+            return value if isinstance(value, str) else value.decode("latin-1")
+    return None
 
 
 async def _abort(context: _Context, error: PacelineError) -> NoReturn:
