@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from paceline.errors import ConfigError
 from training.checkpoint import Checkpoint
@@ -51,6 +54,10 @@ class Pipeline:
         for name, step in steps.items():
             if name in self._config.run.do:
                 step()
+                # A model and its captured graphs refer to each other, and the next step needs their memory.
+                gc.collect()
+                if self._target.device.type == "cuda":
+                    torch.cuda.empty_cache()
 
     @property
     def head_folder(self) -> Path:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from tests.support.tiny_draft import VOCAB
-from tests.support.tiny_target import TinyTarget, save_tiny_target
+from tests.support.tiny_draft import HEAD_DIM, HIDDEN, VOCAB
+from tests.support.tiny_target import NUM_LAYERS, TinyTarget, save_tiny_target
 from training.config import TrainHeadConfig, parse
 
 START, END = "<|im_start|>", "<|im_end|>"
@@ -30,6 +33,26 @@ def save_chat_target(root: Path) -> TinyTarget:
     tokenizer.save(str(tiny.model_path / "tokenizer.json"))
     (tiny.model_path / "chat_template.jinja").write_text(TEMPLATE)
     return tiny
+
+
+def become(model_path: Path, architecture: str) -> None:
+    """Rewrites the tiny Llama as a random Qwen2 or Qwen3, untied."""
+    generator = torch.Generator().manual_seed(8)
+    weights = load_file(model_path / "model.safetensors")
+    for layer in range(NUM_LAYERS):
+        attention = f"model.layers.{layer}.self_attn."
+        if architecture == "qwen2":
+            for part in "qkv":
+                size = len(weights[f"{attention}{part}_proj.weight"])
+                weights[f"{attention}{part}_proj.bias"] = torch.randn(size, generator=generator)
+        else:
+            for part in "qk":
+                weights[f"{attention}{part}_norm.weight"] = 1 + torch.randn(HEAD_DIM, generator=generator) / 4
+    weights["lm_head.weight"] = torch.randn(VOCAB, HIDDEN, generator=generator) * 0.4
+    save_file(weights, model_path / "model.safetensors")
+    config = json.loads((model_path / "config.json").read_text())
+    changes = {"model_type": architecture, "tie_word_embeddings": False}
+    (model_path / "config.json").write_text(json.dumps({**config, **changes}))
 
 
 def small_config(model_path: Path, out: Path, *flags: str) -> TrainHeadConfig:

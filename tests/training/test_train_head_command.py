@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from client.cli import main
 from tests.support.tiny_target import TinyTarget
-from tests.support.tiny_training import small_config
+from tests.support.tiny_training import become, save_chat_target, small_config
 from training import __main__ as command
 from training.pipeline import Pipeline
 
@@ -38,6 +39,19 @@ def test_one_command_makes_data_head_figures_and_card(
     told = capsys.readouterr()
     assert '"conversations": 47' in told.out and "| held-out questions | all | 0 |" in told.out
     assert "synthesise: " in told.err and "tokens/s" in told.err
+
+
+@pytest.mark.parametrize(("architecture", "dtype"), [("qwen2", "float32"), ("qwen3", "bfloat16")])
+def test_qwen_targets_get_heads_and_bfloat16_trains(tmp_path: Path, architecture: str, dtype: str) -> None:
+    model_path, out = save_chat_target(tmp_path).model_path, tmp_path / "out"
+    become(model_path, architecture)
+    flags = ("--tokens=400", "--steps=30", "--checkpoint-every=30", "--learning-rate=0.01", f"--dtype={dtype}")
+    Pipeline(small_config(model_path, out, *flags, "--eval-shapes=2,1,3", "--eval-temperatures=0")).run()
+    lines = [json.loads(line) for line in (out / "train" / "log.jsonl").read_text().splitlines()]
+    assert all(last < 0.9 * first for first, last in zip(lines[0]["loss"], lines[-2]["loss"], strict=True))
+    weights = load_file(out / "head" / "model.safetensors")
+    assert {str(weights[name].dtype) for name in weights if name.endswith(".weight")} == {f"torch.{dtype}"}
+    assert json.loads((out / "evaluation.json").read_text())["rows"][0]["rounds"] > 0
 
 
 @pytest.mark.parametrize(
