@@ -36,14 +36,16 @@ class DraftHello(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., target: _Optional[str] = ..., head_fingerprint: _Optional[str] = ..., feature_id: _Optional[str] = ...) -> None: ...
 
 class OpenSession(_message.Message):
-    __slots__ = ("session", "max_len", "sampling_params")
+    __slots__ = ("session", "max_len", "sampling_params", "traceparent")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     MAX_LEN_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_PARAMS_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     session: int
     max_len: int
     sampling_params: _common_pb2.SamplingParams
-    def __init__(self, session: _Optional[int] = ..., max_len: _Optional[int] = ..., sampling_params: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, session: _Optional[int] = ..., max_len: _Optional[int] = ..., sampling_params: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class SpeculateRequest(_message.Message):
     __slots__ = ("hello", "open", "extend", "release")
@@ -140,8 +142,10 @@ class DraftServiceGetInfoResponse(_message.Message):
     def __init__(self, info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ...) -> None: ...
 
 class DraftServiceInspectRoundRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("without_kv",)
+    WITHOUT_KV_FIELD_NUMBER: _ClassVar[int]
+    without_kv: bool
+    def __init__(self, without_kv: bool = ...) -> None: ...
 
 class DraftServiceInspectRoundResponse(_message.Message):
     __slots__ = ("round",)
@@ -150,8 +154,10 @@ class DraftServiceInspectRoundResponse(_message.Message):
     def __init__(self, round: _Optional[_Union[_verify_pb2.RoundView, _Mapping]] = ...) -> None: ...
 
 class DraftServiceWatchRoundsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("without_kv",)
+    WITHOUT_KV_FIELD_NUMBER: _ClassVar[int]
+    without_kv: bool
+    def __init__(self, without_kv: bool = ...) -> None: ...
 
 class DraftServiceWatchRoundsResponse(_message.Message):
     __slots__ = ("round",)

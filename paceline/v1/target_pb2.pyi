@@ -38,7 +38,7 @@ class SpeculationDecision(_message.Message):
     def __init__(self, draft: _Optional[str] = ..., ladder: _Optional[_Iterable[_Union[SpeculationRung, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Submission(_message.Message):
-    __slots__ = ("request", "request_id", "prompt_ids", "emitted_ids", "attempt", "sampling_params", "decision")
+    __slots__ = ("request", "request_id", "prompt_ids", "emitted_ids", "attempt", "sampling_params", "decision", "traceparent")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,7 @@ class Submission(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_PARAMS_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     request: int
     request_id: str
     prompt_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -53,7 +54,8 @@ class Submission(_message.Message):
     attempt: int
     sampling_params: _common_pb2.SamplingParams
     decision: SpeculationDecision
-    def __init__(self, request: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., emitted_ids: _Optional[_Iterable[int]] = ..., attempt: _Optional[int] = ..., sampling_params: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., decision: _Optional[_Union[SpeculationDecision, _Mapping]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, request: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_ids: _Optional[_Iterable[int]] = ..., emitted_ids: _Optional[_Iterable[int]] = ..., attempt: _Optional[int] = ..., sampling_params: _Optional[_Union[_common_pb2.SamplingParams, _Mapping]] = ..., decision: _Optional[_Union[SpeculationDecision, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class ServeHello(_message.Message):
     __slots__ = ("router", "incarnation")
@@ -250,8 +252,10 @@ class TargetServiceGetInfoResponse(_message.Message):
     def __init__(self, info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ...) -> None: ...
 
 class TargetServiceInspectRoundRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("without_kv",)
+    WITHOUT_KV_FIELD_NUMBER: _ClassVar[int]
+    without_kv: bool
+    def __init__(self, without_kv: bool = ...) -> None: ...
 
 class TargetServiceInspectRoundResponse(_message.Message):
     __slots__ = ("round",)
@@ -260,8 +264,10 @@ class TargetServiceInspectRoundResponse(_message.Message):
     def __init__(self, round: _Optional[_Union[_verify_pb2.RoundView, _Mapping]] = ...) -> None: ...
 
 class TargetServiceWatchRoundsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("without_kv",)
+    WITHOUT_KV_FIELD_NUMBER: _ClassVar[int]
+    without_kv: bool
+    def __init__(self, without_kv: bool = ...) -> None: ...
 
 class TargetServiceWatchRoundsResponse(_message.Message):
     __slots__ = ("round",)
