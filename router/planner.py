@@ -132,9 +132,12 @@ class TargetPlanner:
         changed = self._take_rows(crowd, new, prompts)
         here = self._row_in_force(batch)
         ideal = _row_at(batch)
-        if here != ideal and self._gains(crowd, batch, prompts, self._rows[ideal], self._rows[here]):
-            self._anchor, changed = batch, True
-        if not self._is_planned:
+        is_same = (self._rows[here] == self._rows[ideal]).all()
+        if not self._is_planned or (
+            not self._is_steady(batch)
+            if is_same
+            else self._gains(crowd, batch, prompts, self._rows[ideal], self._rows[here])
+        ):
             self._anchor, changed = batch, True
         self.joined = self._goodput.of(crowd, batch, prompts, self._rows[self._row_in_force(batch)]).joined
         if changed:
@@ -153,6 +156,11 @@ class TargetPlanner:
         goodput = self._goodput
         better = goodput.of(crowd, batch, prompts, new).goodput
         return better > (1.0 + self._settings.margin) * goodput.of(crowd, batch, prompts, held).goodput
+
+    def _is_steady(self, batch: float) -> bool:
+        """Whether a batch that swings by the band keeps its shapes."""
+        low, high = (self._row_in_force(factor * batch) for factor in (1.0 - _BAND, 1.0 + _BAND))
+        return bool((self._rows[low : high + 1] == self._rows[low]).all())
 
     def _bounds(self) -> Floats:
         """[rows]: the largest batch that each row serves, with the band around the anchor."""
@@ -187,9 +195,10 @@ class TargetPlanner:
         shapes = self._rows[self._row_in_force(batch)]
         if self._probe is not None or now_s < self._probe_after_s or not self._members or (shapes != OFF).any():
             return
-        count = len(self._members)
-        self._probe = next(iter(self._members))
-        self._members[self._probe].changed_s = -np.inf
+        count, since_s = len(self._members), now_s - self._settings.window_s
+        self._probe = next((key for key, member in self._members.items() if member.changed_s <= since_s), None)
+        if self._probe is None:
+            return
         small = np.full(len(SKILLS), OFF)
         small[0] = self._probe_shape()
         alone = Crowd(

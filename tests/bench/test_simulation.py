@@ -1,0 +1,137 @@
+"""The simulator against arithmetic by hand, and the adaptive policy against every fixed one in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from bench.simulate import SimulateConfig, main, simulate, table
+from bench.simulated_adaptive import SimAdaptive
+from bench.simulated_router import Fixed, SimRouter
+from bench.simulated_world import Load, Requests, World, load_world
+from bench.simulation import Simulation
+from paceline.errors import ConfigError
+from paceline.types import TreeShape
+from router.cost_tables import ProposeTable, StepTable
+
+WORLDS = Path(__file__).parents[2] / "bench" / "worlds"
+CHAIN = TreeShape(3, 1, 4)
+ALL_OUTPUT = Requests(prompt_tokens=8, output_tokens=1e6)
+
+
+def world(name: str) -> World:
+    return load_world(WORLDS / f"{name}.json")
+
+
+def rate(of: World, router: SimRouter, load: Load, *, after_s: float = 1.0, **fleet: int) -> float:
+    stop_s = sum(seconds for seconds, _ in load.phases)
+    return Simulation(of, router, **fleet).run(load).rate(after_s, stop_s)
+
+
+def steady(in_flight: int, seconds: float) -> Load:
+    return Load(((seconds, in_flight),))
+
+
+def best_fixed(of: World, load: Load, after_s: float) -> float:
+    shapes = [None, *of.proposals.growths]
+    return max(rate(of, Fixed(shape), load, after_s=after_s) for shape in shapes)
+
+
+def test_plain_decoding_takes_a_step_a_token() -> None:
+    of = world("h200_8b")
+    assert rate(of, Fixed(None), Load(((3.0, 16),), requests=ALL_OUTPUT)) == pytest.approx(16 / 5.1e-3, rel=0.01)
+
+
+def test_a_round_takes_verify_draft_and_messages() -> None:
+    of = dataclasses.replace(world("h200_8b"), skill_std=0.0)
+    round_ms = of.steps.at_one(4) + of.proposals.of(CHAIN).at_one(1) + of.rpc_ms
+    expected = of.accepted[CHAIN] / round_ms * 1e3
+    assert rate(of, Fixed(CHAIN), Load(((20.0, 1),), requests=ALL_OUTPUT)) == pytest.approx(expected, rel=0.03)
+
+
+def test_two_targets_and_two_drafts_give_twice_as_much() -> None:
+    of = world("h200_8b")
+    one = rate(of, Fixed(CHAIN), steady(8, 4.0))
+    two = rate(of, Fixed(CHAIN), steady(16, 4.0), num_targets=2, num_drafts=2)
+    assert two == pytest.approx(2 * one, rel=0.06)
+
+
+def test_one_draft_for_many_targets_makes_them_wait() -> None:
+    of = world("h200_8b")
+    shared = rate(of, Fixed(CHAIN), steady(256, 2.0), num_targets=16, num_drafts=1)
+    own = rate(of, Fixed(CHAIN), steady(256, 2.0), num_targets=16, num_drafts=16)
+    assert shared < 0.98 * own
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    of = world("h200_8b")
+    runs = [rate(of, SimAdaptive(of), steady(8, 2.0)) for _ in range(2)]
+    assert runs[0] == runs[1]
+
+
+def test_open_arrivals_are_served_as_they_come() -> None:
+    of = world("h200_8b")
+    load = Load(((4.0, 50.0),), is_open=True, requests=Requests(50, 32))
+    assert rate(of, Fixed(None), load) == pytest.approx(50 * 32, rel=0.25)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 8, 32, 64, 256])
+def test_adaptive_is_as_fast_as_the_best_fixed_on_a_gpu(in_flight: int) -> None:
+    of = world("h200_8b")
+    load = steady(in_flight, 5.0 if in_flight < 64 else 3.0)
+    assert rate(of, SimAdaptive(of), load) >= 0.97 * best_fixed(of, load, 1.0)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2, 4, 8, 16])
+def test_adaptive_is_as_fast_as_the_best_fixed_on_a_cpu(in_flight: int) -> None:
+    of = world("cpu_135m")
+    load = steady(in_flight, 60.0 if in_flight > 2 else 120.0)
+    assert rate(of, SimAdaptive(of), load) >= 0.97 * best_fixed(of, load, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "phases"), [("h200_8b", ((5, 4), (2, 96), (5, 4))), ("cpu_135m", ((60, 1), (25, 8), (60, 1)))]
+)
+def test_from_low_to_high_and_back_adaptive_beats_every_fixed_one(
+    name: str, phases: tuple[tuple[float, float], ...]
+) -> None:
+    of, load = world(name), Load(phases)
+    assert rate(of, SimAdaptive(of), load, after_s=0.0) >= 1.03 * best_fixed(of, load, 0.0)
+
+
+@pytest.mark.parametrize(("steps", "drafts"), [(1.0, 3.0), (3.0, 1.0), (1.0, 0.4)])
+def test_a_wrong_warm_up_is_corrected_by_what_is_seen(steps: float, drafts: float) -> None:
+    of = world("h200_8b")
+    times = [
+        (growth, int(sessions), drafts * ms)
+        for growth in of.proposals.growths
+        for sessions, ms in zip(of.proposals.of(growth).rows, of.proposals.of(growth).ms, strict=True)
+    ]
+    wrong = dataclasses.replace(
+        of, steps=StepTable(zip(of.steps.rows, steps * of.steps.ms, strict=True)), proposals=ProposeTable(times)
+    )
+    load = steady(32, 4.0)
+    assert rate(of, SimAdaptive(wrong), load, after_s=2.0) >= 0.97 * best_fixed(of, load, 2.0)
+
+
+def test_the_table_has_a_row_a_load_and_a_column_a_policy() -> None:
+    config = SimulateConfig(concurrency=("1", "4"), policies="off;3,1,4;adaptive", seconds=1.0, warm_up_seconds=0.2)
+    lines = table(simulate(config)).splitlines()
+    assert lines[2] == "| load | off | 3,1,4 | adaptive | ratio |"
+    assert [line.split("|")[1].strip() for line in lines[4:]] == ["1", "4"]
+
+
+def test_a_world_that_is_none_is_refused(tmp_path: Path) -> None:
+    bad = tmp_path / "world.json"
+    bad.write_text('{"name": "half"}')
+    with pytest.raises(ConfigError, match="no cost model"):
+        load_world(bad)
+    assert main(["--world", str(tmp_path / "none.json")]) != 0
+
+
+@pytest.mark.parametrize("flags", [{"policies": "3,1"}, {"phases": "8-2"}, {"concurrency": ("0",)}, {"rates": ("x",)}])
+def test_a_bad_flag_is_refused(flags: dict) -> None:
+    with pytest.raises(ConfigError):
+        simulate(SimulateConfig(**flags))

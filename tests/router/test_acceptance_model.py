@@ -1,0 +1,126 @@
+"""What a round is expected to give, by shape and by request."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paceline.types import TreeShape
+from router.acceptance import AcceptanceModel, RoundsSeen, Skills
+from router.shape_menu import ShapeMenu
+
+CHAIN, TREE = TreeShape(3, 1, 4), TreeShape(5, 4, 16)
+MENU = ShapeMenu((CHAIN, TREE))
+
+
+class World:
+    """Rounds of requests whose true skills are known."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.model = AcceptanceModel(MENU)
+        self.skills = Skills()
+        self._rng = np.random.default_rng(seed)
+
+    def rounds(self, slot: int, shape: TreeShape, chance: float, count: int, *, late: bool = False) -> None:
+        """chance: of each level."""
+        index = MENU.index[shape]
+        for _ in range(count):
+            fails = np.nonzero(self._rng.random(MENU.depth[index]) >= chance)[0]
+            accepted = int(fails[0]) if len(fails) else int(MENU.depth[index])
+            columns = np.array([slot]), np.array([index]), np.array([0 if late else accepted]), np.array([late])
+            self.model.observe(RoundsSeen(*columns), self.skills)
+
+    def length(self, shape: TreeShape, skill: float = 0.0) -> float:
+        return float(self.model.lengths(np.array([skill]))[0, MENU.index[shape]])
+
+
+def true_length(chance: float, depth: int) -> float:
+    return 1.0 + float(np.cumprod([chance] * depth).sum())
+
+
+def test_the_prior_gives_the_lengths_of_the_default_pair() -> None:
+    world = World()
+    assert world.length(CHAIN) == pytest.approx(1.88, abs=0.05)
+    assert world.length(TREE) == pytest.approx(2.54, abs=0.08)
+
+
+def test_more_nodes_of_a_growth_never_promise_less() -> None:
+    lengths = World().model.lengths(np.array([-1.0, 0.0, 1.0]))
+    for members in MENU.of_growth:
+        assert (np.diff(lengths[:, members], axis=1) >= 0).all()
+
+
+def test_a_shape_that_ran_is_known_by_its_rounds() -> None:
+    world = World()
+    for slot in [world.skills.open() for _ in range(20)]:
+        world.rounds(slot, TREE, 0.8, 40)
+    assert world.length(TREE) == pytest.approx(true_length(0.8, 5), rel=0.08)
+
+
+def test_a_shape_that_never_ran_is_judged_by_those_that_did() -> None:
+    world = World()
+    before = world.length(CHAIN)
+    for slot in [world.skills.open() for _ in range(20)]:
+        world.rounds(slot, TREE, 0.8, 40)
+    assert world.length(CHAIN) > before + 0.3
+
+
+def test_a_few_rounds_of_a_new_shape_do_not_outweigh_its_prior() -> None:
+    world = World()
+    before = world.length(CHAIN)
+    world.rounds(world.skills.open(), CHAIN, 0.0, 2)
+    assert world.length(CHAIN) > 0.85 * before
+
+
+def test_requests_are_told_apart_and_shrunk_to_the_average() -> None:
+    world = World()
+    good, bad = world.skills.open(), world.skills.open()
+    for _ in range(30):
+        world.rounds(good, TREE, 0.85, 1)
+        world.rounds(bad, TREE, 0.35, 1)
+    assert world.skills.mean[good] > 0.5
+    assert world.skills.mean[bad] < -0.5
+    young = world.skills.open()
+    world.rounds(young, TREE, 1.0, 1)
+    assert 0 < world.skills.mean[young] < world.skills.mean[good]
+
+
+def test_what_a_request_showed_on_one_shape_counts_for_all() -> None:
+    world = World()
+    slot = world.skills.open()
+    world.rounds(slot, CHAIN, 0.95, 20)
+    skill = float(world.skills.mean[slot])
+    assert world.length(TREE, skill) > world.length(TREE) + 0.3
+
+
+def test_a_request_without_rounds_fades_to_the_average() -> None:
+    world = World()
+    slot = world.skills.open()
+    world.rounds(slot, TREE, 0.1, 20)
+    bad = float(world.skills.mean[slot])
+    world.skills.fade(np.array([slot]), 200.0)
+    assert abs(world.skills.mean[slot]) < 0.2 * abs(bad)
+
+
+def test_a_slot_that_was_closed_knows_nothing_of_the_request_before() -> None:
+    world = World()
+    slot = world.skills.open()
+    world.rounds(slot, TREE, 0.9, 20)
+    world.skills.close(slot)
+    assert world.skills.open() == slot
+    assert world.skills.mean[slot] == 0
+
+
+def test_late_trees_make_every_shape_worth_less() -> None:
+    world = World()
+    before = world.length(TREE)
+    world.rounds(world.skills.open(), TREE, 0.6, 100, late=True)
+    assert world.model.late_share > 0.5
+    assert world.length(TREE) < before - 0.7
+
+
+def test_slots_grow_as_they_are_asked_for() -> None:
+    skills = Skills()
+    slots = [skills.open() for _ in range(200)]
+    assert len(set(slots)) == 200
+    assert len(skills.mean) >= 200

@@ -1,0 +1,94 @@
+"""What steps and waits are expected to take, from warm-up and from what was seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from paceline.types import TreeShape
+from router.cost_fit import LeakyFit
+from router.cost_model import Batch, CostModel
+from router.cost_tables import ProposeTable, StepTable
+
+CHAIN, TREE = TreeShape(3, 1, 4), TreeShape(5, 4, 16)
+STEPS = StepTable([(1, 5.0), (64, 6.0), (256, 9.0)])
+PROPOSALS = ProposeTable([(CHAIN, 1, 0.8), (CHAIN, 64, 1.2), (TREE, 1, 1.2), (TREE, 64, 2.2)])
+ALONE = Batch(1, 0)
+
+
+def expected(costs: CostModel, rows: float, batch: Batch = ALONE) -> float:
+    return float(costs.step_ms(np.array([rows]), batch)[0])
+
+
+def waits(costs: CostModel, growth: TreeShape, sessions: float) -> float:
+    return float(costs.wait_ms(growth, np.array([sessions]))[0])
+
+
+def test_a_table_is_straight_between_its_points_and_past_the_last() -> None:
+    assert STEPS.at(np.array([1.0, 32.5, 64.0, 160.0, 320.0])) == pytest.approx([5.0, 5.5, 6.0, 7.5, 10.0])
+    for rows in (0.5, 1, 17, 64, 100, 256, 700):
+        assert STEPS.at_one(rows) == pytest.approx(float(STEPS.at(np.array([float(rows)]))[0]))
+
+
+def test_a_noisy_warm_up_never_makes_more_rows_cheaper() -> None:
+    table = StepTable([(8, 4.0), (1, 5.0), (32, 6.0)])
+    assert table.ms.tolist() == [5.0, 5.0, 6.0]
+
+
+def test_before_anything_was_seen_the_warm_up_holds() -> None:
+    costs = CostModel(STEPS, PROPOSALS)
+    assert expected(costs, 64) == pytest.approx(6.0)
+    assert waits(costs, TREE, 64) == pytest.approx(2.2 + 1.0)
+
+
+def test_steps_twice_as_long_as_in_the_warm_up_are_expected_at_their_size() -> None:
+    costs = CostModel(STEPS, PROPOSALS)
+    for _ in range(200):
+        costs.observe_step(64, ALONE, 12.0)
+    assert expected(costs, 64) == pytest.approx(12.0, rel=0.05)
+
+
+def test_what_is_seen_at_one_size_leaves_the_price_of_a_row_almost_as_calibrated() -> None:
+    costs = CostModel(STEPS, PROPOSALS)
+    batch = Batch(64, 50_000)
+    for _ in range(200):
+        costs.observe_step(64, batch, 9.0)
+    price = expected(costs, 256, batch) - expected(costs, 64, batch)
+    assert price == pytest.approx(3.0, rel=0.25)
+
+
+def test_a_slower_machine_is_told_from_longer_contexts_once_both_were_seen() -> None:
+    costs = CostModel(STEPS, PROPOSALS)
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        rows, context = int(rng.integers(1, 256)), int(rng.integers(0, 200_000))
+        costs.observe_step(rows, Batch(8, context), 1.3 * STEPS.at_one(rows) + 2.0 * context / 1e5)
+    assert expected(costs, 100, Batch(8, 0)) == pytest.approx(1.3 * STEPS.at_one(100), rel=0.06)
+    assert expected(costs, 100, Batch(8, 200_000)) == pytest.approx(1.3 * STEPS.at_one(100) + 4.0, rel=0.06)
+
+
+def test_one_pause_of_the_machine_teaches_little() -> None:
+    costs = CostModel(STEPS, PROPOSALS)
+    for _ in range(50):
+        costs.observe_step(64, ALONE, 6.0)
+    costs.observe_step(64, ALONE, 5000.0)
+    assert expected(costs, 64) < 7.5
+
+
+def test_waits_follow_what_is_seen_for_every_growth() -> None:
+    costs = CostModel(STEPS, PROPOSALS)
+    for _ in range(200):
+        costs.observe_wait(CHAIN, 64, 3.6)
+    assert waits(costs, CHAIN, 64) == pytest.approx(3.6, rel=0.05)
+    assert waits(costs, TREE, 64) > 4.0
+
+
+def test_what_is_not_seen_any_more_is_forgotten() -> None:
+    fit = LeakyFit((1.0,), (0.1,), forget=0.05)
+    for _ in range(200):
+        fit.observe((1.0,), 3.0, noise=0.1)
+    before = fit.weights[0]
+    for _ in range(200):
+        fit.observe((0.0,), 0.0, noise=0.1)
+    assert before > 2.8
+    assert fit.weights[0] == pytest.approx(1.0, abs=0.01)
