@@ -14,13 +14,20 @@ from paceline.codec import encode_array, encode_tensor, encode_verify
 from paceline.v1 import verify_pb2
 
 
-def encode_round(latest: TimedRecord | None, *, incarnation: int, page_size: int) -> verify_pb2.RoundView:
-    """Everything of a step, derived columns included; an empty view before the first."""
+def encode_round(
+    latest: TimedRecord | None, *, incarnation: int, page_size: int, brief: bool = False
+) -> verify_pb2.RoundView:
+    """Everything of a step, derived columns included; an empty view before the first.
+
+    brief: without the KV's slots and the features.
+    """
     if latest is None:
         return verify_pb2.RoundView()
     record = latest.record
     view = verify_pb2.RoundView(step=record.step, time_unix_ms=latest.time_unix_ms, timings_ms=record.timings_ms)
-    view.extend_input.CopyFrom(_extend_input(record.parts, page_size))
+    view.extend_input.CopyFrom(_extend_input(record.parts))
+    if not brief:
+        _add_rows(view.extend_input, record.parts, page_size)
     proposals = [part.reply for part in record.parts if part.reply is not None and part.reply.tree is not None]
     if proposals:
         columns = verify_columns(proposals)
@@ -50,11 +57,10 @@ def _padded(column: np.ndarray, counts: np.ndarray, indptr: np.ndarray) -> np.nd
     return table
 
 
-def _extend_input(parts: tuple[RoundPart, ...], page_size: int) -> verify_pb2.ExtendInput:
+def _extend_input(parts: tuple[RoundPart, ...]) -> verify_pb2.ExtendInput:
     """Of every session of the step; the round is 0 where only bulk rows ran."""
     shapes = [part.work.shape for part in parts]
     num_rows = [len(part.work.rows) for part in parts]
-    slots = [_slots(part, page_size) for part in parts]
     targets = {part.session.key.target for part in parts}
     return verify_pb2.ExtendInput(
         incarnation=targets.pop() if len(targets) == 1 else 0,  # several targets share a step
@@ -63,15 +69,19 @@ def _extend_input(parts: tuple[RoundPart, ...], page_size: int) -> verify_pb2.Ex
         base_committed_len=[part.work.base_len for part in parts],
         verified_id=np.concatenate([part.work.rows.tokens for part in parts]).tolist(),
         accept_length=[rows - 1 for rows in num_rows],
-        hidden_states=encode_tensor(to_raw(torch.cat([part.work.rows.features for part in parts]))),
         num_tokens_per_req=num_rows,
         num_tokens_for_logprob_per_req=[int(shape is not None) for shape in shapes],
         num_steps=[shape.num_steps if shape else 0 for shape in shapes],
         eagle_topk=[shape.eagle_topk if shape else 0 for shape in shapes],
         num_draft_tokens=[shape.num_draft_tokens if shape else 0 for shape in shapes],
-        kv_indptr=np.concatenate([[0], np.cumsum([len(s) for s in slots])]).tolist(),
-        kv_indices=np.concatenate(slots).tolist(),
     )
+
+
+def _add_rows(message: verify_pb2.ExtendInput, parts: tuple[RoundPart, ...], page_size: int) -> None:
+    slots = [_slots(part, page_size) for part in parts]
+    message.hidden_states.CopyFrom(encode_tensor(to_raw(torch.cat([part.work.rows.features for part in parts]))))
+    message.kv_indptr.extend(np.concatenate([[0], np.cumsum([len(s) for s in slots])]).tolist())
+    message.kv_indices.extend(np.concatenate(slots).tolist())
 
 
 def _slots(part: RoundPart, page_size: int) -> np.ndarray:

@@ -105,7 +105,9 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     async def InspectRound(
         self, request: draft_pb2.DraftServiceInspectRoundRequest, context: grpc.aio.ServicerContext
     ) -> draft_pb2.DraftServiceInspectRoundResponse:
-        return draft_pb2.DraftServiceInspectRoundResponse(round=self._view(self._front.rounds.latest))
+        return draft_pb2.DraftServiceInspectRoundResponse(
+            round=self._view(self._front.rounds.latest, brief=request.brief)
+        )
 
     async def WatchRounds(
         self, request: draft_pb2.DraftServiceWatchRoundsRequest, context: grpc.aio.ServicerContext
@@ -114,10 +116,11 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         await context.send_initial_metadata(())  # so that a caller knows from when on it sees the rounds
         while True:
             seen = await self._front.rounds.wait(seen)
-            yield draft_pb2.DraftServiceWatchRoundsResponse(round=self._view(seen))
+            yield draft_pb2.DraftServiceWatchRoundsResponse(round=self._view(seen, brief=request.brief))
 
-    def _view(self, latest: TimedRecord | None) -> verify_pb2.RoundView:
-        return encode_round(latest, incarnation=self._info.incarnation, page_size=self._info.page_size)
+    def _view(self, latest: TimedRecord | None, *, brief: bool) -> verify_pb2.RoundView:
+        info = self._info
+        return encode_round(latest, incarnation=info.incarnation, page_size=info.page_size, brief=brief)
 
     async def _read_rounds(
         self, requests: AsyncIterator[draft_pb2.SpeculateRequest], stream: int, target: int, outbox: Outbox

@@ -9,17 +9,18 @@ from paceline.v1 import verify_pb2
 from target_service.round_record import RoundRecord
 
 
-def encode_round(record: RoundRecord, incarnation: int) -> verify_pb2.RoundView:
+def encode_round(record: RoundRecord, incarnation: int, *, brief: bool = False) -> verify_pb2.RoundView:
     """Every sampled request of the step, prompts that ended in it included as one-node trees; derived columns filled.
 
-    extend_input holds what was committed for the requests that go on, without the feature bytes.
+    extend_input holds what was committed for the requests that go on, without the feature bytes; brief: without the
+    KV's slots, too.
     """
     return verify_pb2.RoundView(
         step=record.step,
         time_unix_ms=int(record.time_s * 1e3),
         verify_input=_verify_input(record),
         verify_output=_verify_output(record),
-        extend_input=_extend_input(record, incarnation),
+        extend_input=_extend_input(record, incarnation, brief=brief),
         timings_ms=record.timings_ms,
     )
 
@@ -61,11 +62,11 @@ def _verify_output(record: RoundRecord) -> verify_pb2.VerifyOutput:
     )
 
 
-def _extend_input(record: RoundRecord, incarnation: int) -> verify_pb2.ExtendInput:
+def _extend_input(record: RoundRecord, incarnation: int, *, brief: bool) -> verify_pb2.ExtendInput:
     trees = record.plan.trees
     num_rows = record.walk.accept_length + 1
     stops = np.cumsum(num_rows)
-    message = verify_pb2.ExtendInput(incarnation=incarnation, kv_indptr=[0])
+    message = verify_pb2.ExtendInput(incarnation=incarnation, kv_indptr=[] if brief else [0])
     ended = set(record.ended)
     for entry, (session, number) in enumerate(record.sessions):
         if entry in ended:
@@ -76,8 +77,9 @@ def _extend_input(record: RoundRecord, incarnation: int) -> verify_pb2.ExtendInp
         message.verified_id.extend(record.walk.verified_id[stops[entry] - num_rows[entry] : stops[entry]].tolist())
         message.accept_length.append(int(num_rows[entry]) - 1)
         message.num_tokens_per_req.append(int(num_rows[entry]))
-        message.kv_indices.extend(_slots(record, entry).tolist())
-        message.kv_indptr.append(len(message.kv_indices))
+        if not brief:
+            message.kv_indices.extend(_slots(record, entry).tolist())
+            message.kv_indptr.append(len(message.kv_indices))
     return message
 
 

@@ -73,7 +73,9 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         self, request: target_pb2.TargetServiceInspectRoundRequest, context: grpc.aio.ServicerContext
     ) -> target_pb2.TargetServiceInspectRoundResponse:
         record = self._front.last_round
-        view = verify_pb2.RoundView() if record is None else encode_round(record, self._info.incarnation)
+        if record is None:
+            return target_pb2.TargetServiceInspectRoundResponse(round=verify_pb2.RoundView())
+        view = encode_round(record, self._info.incarnation, brief=request.brief)
         return target_pb2.TargetServiceInspectRoundResponse(round=view)
 
     async def WatchRounds(
@@ -82,7 +84,8 @@ class TargetServicer(target_pb2_grpc.TargetServiceServicer):
         await context.send_initial_metadata(())  # so that a caller knows from when on it sees every round
         while True:
             record = await self._front.rounds.next()
-            yield target_pb2.TargetServiceWatchRoundsResponse(round=encode_round(record, self._info.incarnation))
+            view = encode_round(record, self._info.incarnation, brief=request.brief)
+            yield target_pb2.TargetServiceWatchRoundsResponse(round=view)
 
     async def _read(self, requests: AsyncIterator[target_pb2.ServeRequest], stream: RouterStream) -> None:
         try:

@@ -142,10 +142,10 @@ class DraftServiceGetInfoResponse(_message.Message):
     def __init__(self, info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ...) -> None: ...
 
 class DraftServiceInspectRoundRequest(_message.Message):
-    __slots__ = ("without_kv",)
-    WITHOUT_KV_FIELD_NUMBER: _ClassVar[int]
-    without_kv: bool
-    def __init__(self, without_kv: bool = ...) -> None: ...
+    __slots__ = ("brief",)
+    BRIEF_FIELD_NUMBER: _ClassVar[int]
+    brief: bool
+    def __init__(self, brief: bool = ...) -> None: ...
 
 class DraftServiceInspectRoundResponse(_message.Message):
     __slots__ = ("round",)
@@ -154,10 +154,10 @@ class DraftServiceInspectRoundResponse(_message.Message):
     def __init__(self, round: _Optional[_Union[_verify_pb2.RoundView, _Mapping]] = ...) -> None: ...
 
 class DraftServiceWatchRoundsRequest(_message.Message):
-    __slots__ = ("without_kv",)
-    WITHOUT_KV_FIELD_NUMBER: _ClassVar[int]
-    without_kv: bool
-    def __init__(self, without_kv: bool = ...) -> None: ...
+    __slots__ = ("brief",)
+    BRIEF_FIELD_NUMBER: _ClassVar[int]
+    brief: bool
+    def __init__(self, brief: bool = ...) -> None: ...
 
 class DraftServiceWatchRoundsResponse(_message.Message):
     __slots__ = ("round",)

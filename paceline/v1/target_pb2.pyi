@@ -252,10 +252,10 @@ class TargetServiceGetInfoResponse(_message.Message):
     def __init__(self, info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ..., load: _Optional[_Union[LoadReport, _Mapping]] = ...) -> None: ...
 
 class TargetServiceInspectRoundRequest(_message.Message):
-    __slots__ = ("without_kv",)
-    WITHOUT_KV_FIELD_NUMBER: _ClassVar[int]
-    without_kv: bool
-    def __init__(self, without_kv: bool = ...) -> None: ...
+    __slots__ = ("brief",)
+    BRIEF_FIELD_NUMBER: _ClassVar[int]
+    brief: bool
+    def __init__(self, brief: bool = ...) -> None: ...
 
 class TargetServiceInspectRoundResponse(_message.Message):
     __slots__ = ("round",)
@@ -264,10 +264,10 @@ class TargetServiceInspectRoundResponse(_message.Message):
     def __init__(self, round: _Optional[_Union[_verify_pb2.RoundView, _Mapping]] = ...) -> None: ...
 
 class TargetServiceWatchRoundsRequest(_message.Message):
-    __slots__ = ("without_kv",)
-    WITHOUT_KV_FIELD_NUMBER: _ClassVar[int]
-    without_kv: bool
-    def __init__(self, without_kv: bool = ...) -> None: ...
+    __slots__ = ("brief",)
+    BRIEF_FIELD_NUMBER: _ClassVar[int]
+    brief: bool
+    def __init__(self, brief: bool = ...) -> None: ...
 
 class TargetServiceWatchRoundsResponse(_message.Message):
     __slots__ = ("round",)

@@ -134,7 +134,7 @@ async def _round_document(sources: PageSources, query: Mapping[str, str]) -> dic
     service = next((service for service, known in peers if known == address), "")
     if not service:
         raise InvalidInputError(f"{address!r} is no target or draft of this router")
-    columns = await last_round(service, address, sources.plumbing)
+    columns = await last_round(service, address, sources.plumbing, brief="kv" not in query)
     document = round_document(
         columns,
         None if wanted is None else int(wanted),

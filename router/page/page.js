@@ -289,6 +289,7 @@ async function lookAtRound() {
   if ($("pause").getAttribute("aria-pressed") === "true" || !$("peer").value) return;
   const query = new URLSearchParams({ address: $("peer").value });
   if ($("session").value) query.set("session", $("session").value);
+  if ($("kv").checked) query.set("kv", "1");
   try {
     drawRound(await ask(`api/round?${query}`));
   } catch (error) {
@@ -316,6 +317,7 @@ $("previous").addEventListener("click", () => { page--; drawRequests(); });
 $("next").addEventListener("click", () => { page++; drawRequests(); });
 $("peer").addEventListener("change", () => { $("session").value = ""; location.hash = `peer=${$("peer").value}`; lookAtRound(); });
 $("session").addEventListener("change", lookAtRound);
+$("kv").addEventListener("change", lookAtRound);
 $("pause").addEventListener("click", () => {
   const paused = $("pause").getAttribute("aria-pressed") !== "true";
   $("pause").setAttribute("aria-pressed", String(paused));

@@ -20,11 +20,15 @@ _REQUESTS: dict[str, Any] = {
 }
 
 
-async def last_round(service: str, address: str, plumbing: Plumbing) -> RoundColumns:
-    """Of a "target" or a "draft". Raises UnavailableError, and WireError for an answer that does not fit together."""
+async def last_round(service: str, address: str, plumbing: Plumbing, *, brief: bool) -> RoundColumns:
+    """Of a "target" or a "draft"; brief: without the KV's slots.
+
+    Raises UnavailableError, and WireError for an answer that does not fit together.
+    """
     async with plumbing.open_channel(address) as channel:
         try:
-            reply = await _STUBS[service](channel).InspectRound(_REQUESTS[service](), timeout=_TIMEOUT_S)
+            request = _REQUESTS[service](brief=brief)
+            reply = await _STUBS[service](channel).InspectRound(request, timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise UnavailableError(f"{service} {address}: {await plumbing.explain(address, error)}") from error
     return check_columns(_columns(reply.round))
@@ -47,9 +51,7 @@ def _columns(view: verify_pb2.RoundView) -> RoundColumns:
         accept_length=np.asarray(output.accept_length, np.int64) if verified else None,
         accepted_indices=output.accepted_indices[:] if verified else None,
         verified_id=output.verified_id[:] if verified else None,
-        kv_slots={
-            session: extend.kv_indices[indptr[i] : indptr[i + 1]]
-            for i, session in enumerate(extend.session)
-            if len(indptr) == len(extend.session) + 1
-        },
+        kv_slots={session: extend.kv_indices[indptr[i] : indptr[i + 1]] for i, session in enumerate(extend.session)}
+        if len(indptr) == len(extend.session) + 1
+        else None,
     )

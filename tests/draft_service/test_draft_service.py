@@ -287,6 +287,10 @@ async def test_a_round_can_be_inspected_with_its_slots_and_links(serve: Serve) -
             assert list(tensor.shape) == [1, tree.num_nodes]
             assert memoryview(tensor.data).cast("i").tolist() == list(links)
         assert {"plan", "propose"} <= set(view.timings_ms)
+        brief = await running.stub.InspectRound(draft_pb2.DraftServiceInspectRoundRequest(brief=True))
+        for name in ("hidden_states", "kv_indptr", "kv_indices"):
+            extend.ClearField(name)
+        assert brief.round == view
         await target.ask(1, 2, prompt, base_len=10)
         assert (await rounds.read()).round.verify_input.session == [1]
         rounds.cancel()
