@@ -34,7 +34,9 @@ def test_paths_and_commands_in_a_document_exist(name: str) -> None:
     text = text_of(name)
     for path in re.findall(r"\b(?:k8s|docker|scripts|tests)/[\w./-]*\w", text):
         assert (ROOT / path).exists() or path == "k8s/overlays/mine", path
-    for command in re.findall(r"^(?:\.venv/bin/)?paceline (\w+)|-- paceline (\w+)|`paceline (\w+)", text, re.MULTILINE):
+    for command in re.findall(
+        r"^(?:\.venv/bin/)?paceline ([\w-]+)|-- paceline ([\w-]+)|`paceline ([\w-]+)", text, re.MULTILINE
+    ):
         assert "".join(command) in _COMMANDS, command
 
 
