@@ -106,6 +106,7 @@ class TrainConfig:
     sequence_tokens: int = flag(2048, help="a longer conversation is cut")
     depths: int = flag(7, help="draft steps that each position is unrolled over")
     depth_decay: float = flag(0.8, help="weight of a depth's loss, times that of the depth before")
+    teach_temperature: float = flag(1.0, help="of the distribution that is taught; below 1 it favours likely tokens")
     question_weight: float = flag(1.0, help="weight of a token of the target's own question, that of an answer being 1")
     learning_rate: float = flag(6e-4, help="at its peak")
     final_rate: float = flag(0.0, help="at the end, as a share of the peak")
@@ -119,7 +120,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "sequence_tokens", "depths", "checkpoint_every", "log_every"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("depth_decay", "epochs", "learning_rate", "max_grad_norm"):
+        for name in ("depth_decay", "epochs", "learning_rate", "max_grad_norm", "teach_temperature"):
             require(0 < getattr(self, name) < math.inf, name, getattr(self, name), "a finite number above 0")
         for name in ("question_weight", "weight_decay", "held_out_steps"):
             require(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "a finite number, 0 or more")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -89,14 +90,11 @@ class Evaluation:
         self._settings = {
             "target": target.fingerprint(),
             "max_tokens": evaluation.eval_max_tokens,
-            "prompts": sum(len(prompt.tokens) for prompt in prompts),
-            "sets": sorted({prompt.set_name for prompt in prompts}),
+            "prompts": hashlib.sha256(repr([astuple(prompt) for prompt in prompts]).encode()).hexdigest(),
         }
         self.rows: list[EvaluationRow] = []
         if path.exists():
-            value = read_json(path)
-            if value.get("settings") == self._settings:
-                self.rows = [EvaluationRow(**{**row, "shape": tuple(row["shape"])}) for row in value["rows"]]
+            self.rows = self._read()
 
     def measure(self, head_path: Path, *, deadline: Deadline) -> str:
         """Adds what is missing of a head, and returns its fingerprint.
@@ -140,6 +138,15 @@ class Evaluation:
             EvaluationRow(head, _numbers(shape), temperature, *key, int(part[0]), int(part[1]), int(part[2]), part[3])
             for key, part in sums.items()
         ]
+
+    def _read(self) -> list[EvaluationRow]:
+        value = read_json(self._path)
+        try:
+            if value["settings"] != self._settings:
+                return []
+            return [EvaluationRow(**{**row, "shape": tuple(row["shape"])}) for row in value["rows"]]
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"{self._path} is damaged ({error}): remove it, and measure again") from error
 
     def _write(self) -> None:
         write_json(self._path, {"settings": self._settings, "rows": [asdict(row) for row in self.rows]})

@@ -7,6 +7,7 @@ several uses add up in fp32.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,13 @@ class ChainKv:
 
     k: tuple[Tensor, ...]
     v: tuple[Tensor, ...]
+
+
+class DepthOutput(NamedTuple):
+    """Of one depth of all chains."""
+
+    hidden: Tensor  # [b, t, Hd], before the final norm: what the next depth takes
+    past: ChainKv  # of this depth and those before
 
 
 class HeadNetwork(nn.Module):
@@ -41,16 +49,14 @@ class HeadNetwork(nn.Module):
         features: Tensor = self.fc(aux)
         return features
 
-    def forward(
-        self, embedded: Tensor, hidden: Tensor, cos_sin: Tensor, past: ChainKv | None
-    ) -> tuple[Tensor, ChainKv]:
+    def forward(self, embedded: Tensor, hidden: Tensor, cos_sin: Tensor, past: ChainKv | None) -> DepthOutput:
         """One depth of all chains; see ``diagonal_attention``.
 
         embedded: [b, t, Hd] of column s's token; hidden: [b, t, Hd], features, or the result of the depth before;
-        cos_sin: [t, head_dim] fp32 of the columns' positions; past: of the depths before, None at depth 0. Returns the
-        hidden state before the final norm [b, t, Hd], and past with this depth.
+        cos_sin: [t, head_dim] fp32 of the columns' positions; past: of the depths before, None at depth 0.
         """
-        return self.midlayer(embedded, hidden, cos_sin, past)
+        output: DepthOutput = self.midlayer(embedded, hidden, cos_sin, past)
+        return output
 
 
 class _Layer(nn.Module):
@@ -63,13 +69,11 @@ class _Layer(nn.Module):
         self.self_attn = _Attention(config)
         self.mlp = _Mlp(hidden, config.intermediate_size)
 
-    def forward(
-        self, embedded: Tensor, hidden: Tensor, cos_sin: Tensor, past: ChainKv | None
-    ) -> tuple[Tensor, ChainKv]:
+    def forward(self, embedded: Tensor, hidden: Tensor, cos_sin: Tensor, past: ChainKv | None) -> DepthOutput:
         x = torch.cat([self.input_layernorm(embedded), self.hidden_norm(hidden)], dim=-1)
         x, past = self.self_attn(x, cos_sin, past)
         residual = hidden + x
-        return residual + self.mlp(self.post_attention_layernorm(residual)), past
+        return DepthOutput(residual + self.mlp(self.post_attention_layernorm(residual)), past)
 
 
 class _Attention(nn.Module):
@@ -82,7 +86,7 @@ class _Attention(nn.Module):
         self.v_proj = _Linear(2 * config.hidden_size, keys)
         self.o_proj = _Linear(queries, config.hidden_size)
 
-    def forward(self, x: Tensor, cos_sin: Tensor, past: ChainKv | None) -> tuple[Tensor, ChainKv]:
+    def forward(self, x: Tensor, cos_sin: Tensor, past: ChainKv | None) -> DepthOutput:
         num_heads, num_kv_heads, head_dim = self._heads
         weight = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight]).to(x.dtype)
         qkv = functional.linear(x, weight).unflatten(-1, (-1, head_dim)).transpose(1, 2)
@@ -92,7 +96,7 @@ class _Attention(nn.Module):
         v = v.repeat_interleave(folds, dim=1)
         now = ChainKv((k,), (v,)) if past is None else ChainKv((*past.k, k), (*past.v, v))
         out = diagonal_attention(q, (now.k[0], now.v[0]), (_stacked(now.k), _stacked(now.v)))
-        return self.o_proj(out.transpose(1, 2).flatten(2)), now
+        return DepthOutput(self.o_proj(out.transpose(1, 2).flatten(2)), now)
 
 
 class _Mlp(nn.Module):

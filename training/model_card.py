@@ -16,8 +16,11 @@ The names and the config are EAGLE-3's published ones: `fc`, `midlayer.*`, `norm
 """
 
 
-def model_card(checkpoint: Checkpoint, *, target: str, data: dict[str, Any], figures: str) -> str:
-    """Markdown. target: its folder's name; data: a corpus report; figures: a table, "" where none was measured."""
+_FIGURES = "## Accepted length\n\n"
+
+
+def model_card(checkpoint: Checkpoint, *, target: str, data: dict[str, Any]) -> str:
+    """Markdown, without figures yet. target: its folder's name; data: a corpus report."""
     config, settings = checkpoint.config, checkpoint.settings
     source = settings["source"]
     parts = [
@@ -32,11 +35,14 @@ def model_card(checkpoint: Checkpoint, *, target: str, data: dict[str, Any], fig
         f"hidden size {config.hidden_size}, MLP {config.intermediate_size}, draft vocabulary "
         f"{config.draft_vocab_size:,} of {config.vocab_size:,} tokens. The flags were\n",
         "```\n" + "\n".join(f"{name} = {value}" for name, value in sorted(settings.items())) + "\n```\n",
-        "## Accepted length\n",
-        figures or "Not measured yet.\n",
         _LOADING,
     ]
-    return "\n".join(parts)
+    return with_figures("\n".join(parts), "Not measured yet.\n")
+
+
+def with_figures(card: str, figures: str) -> str:
+    """The card with these figures at its end, in place of those that it has."""
+    return f"{card.partition(_FIGURES)[0].rstrip()}\n\n{_FIGURES}{figures}"
 
 
 _SOURCES = {

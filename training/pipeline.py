@@ -19,10 +19,10 @@ from training.config import TrainHeadConfig
 from training.corpus import Corpus
 from training.corpus_report import corpus_report
 from training.evaluation import Evaluation, evaluation_prompts
-from training.export import WEIGHTS, export_head, head_config_json
+from training.export import CARD, WEIGHTS, export_head, head_config_json
 from training.files import read_json, write_json, write_text
 from training.first_head import HeadPlan
-from training.model_card import model_card
+from training.model_card import model_card, with_figures
 from training.progress import Deadline
 from training.ranks import Ranks, run_ranks
 from training.shards import ShardIndex
@@ -31,6 +31,13 @@ from training.target import Target, fitting
 from training.trainer import CHECKPOINT, Trainer, TrainingJob, load_checkpoint, make_batches
 
 _REPORT = "report.json"
+_DATA_SETTINGS = (
+    "source",
+    "question_temperature",
+    "answer_temperatures",
+    "max_question_tokens",
+    "max_answer_tokens",
+)
 
 
 class Pipeline:
@@ -95,7 +102,12 @@ class Pipeline:
         path = self._folder / "train" / CHECKPOINT
         if not path.exists():
             raise ConfigError(f"there is no {path}: train first (--do synthesise,train,export)")
-        self._write_head(Checkpoint.load(path), figures="")
+        checkpoint = Checkpoint.load(path)
+        report = read_json(self._folder / "data" / _REPORT)
+        card = model_card(checkpoint, target=self._target.path.resolve().name, data=report)
+        context_length, dtype = self._target.config.max_position_embeddings, self._target.dtype
+        export_head(self.head_folder, checkpoint, context_length=context_length, dtype=dtype, card=card)
+        print(f"{self.head_folder}: written, {checkpoint.step:,} steps", file=sys.stderr)
 
     def _evaluate(self) -> None:
         if not (self.head_folder / WEIGHTS).exists():
@@ -108,26 +120,14 @@ class Pipeline:
         measured = Evaluation(self._folder / "evaluation.json", self._target, evaluation, prompts)
         head = measured.measure(self.head_folder, deadline=self._deadline)
         figures = figures_table(measured.rows, head)
-        checkpoint = self._folder / "train" / CHECKPOINT
-        if checkpoint.exists():
-            self._write_head(Checkpoint.load(checkpoint), figures=figures)
+        card = self.head_folder / CARD
+        if card.exists():
+            write_text(card, with_figures(card.read_text(encoding="utf-8"), figures))
         if evaluation.compare_head:
             other = measured.measure(Path(evaluation.compare_head), deadline=self._deadline)
             figures = figures_table(measured.rows, head, other)
             write_text(self._folder / "comparison.md", figures)
         print(figures, end="")
-
-    def _write_head(self, checkpoint: Checkpoint, *, figures: str) -> None:
-        report = read_json(self._folder / "data" / _REPORT)
-        card = model_card(checkpoint, target=self._target.path.resolve().name, data=report, figures=figures)
-        export_head(
-            self.head_folder,
-            checkpoint,
-            context_length=self._target.config.max_position_embeddings,
-            dtype=self._target.dtype,
-            card=card,
-        )
-        print(f"{self.head_folder}: {'with its figures' if figures else 'written'}", file=sys.stderr)
 
     def _check_data(self, index: ShardIndex) -> None:
         """Raises ConfigError for data of another target: its tokens and its words are not this one's."""
@@ -154,7 +154,7 @@ class Pipeline:
         run = self._config.run
         settings = {
             "target": self._target.fingerprint(),
-            "source": index.settings["source"],
+            **{name: index.settings[name] for name in _DATA_SETTINGS},
             "conversations": len(corpus),
             "data_tokens": len(corpus.tokens),
             "held_out_every": self._config.data.held_out_every,

@@ -107,7 +107,11 @@ class ShardIndex:
             raise ConfigError(
                 f"{path} has format {value.get('format')}; this version reads {_FORMAT}: name another --out"
             )
-        there = value["settings"]
+        try:
+            there, entries = value["settings"], [ShardEntry(**entry) for entry in value["shards"]]
+            is_exhausted = bool(value["exhausted"])
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"{path} is damaged ({error}): remove {self.folder} and make the data again") from error
         other = [name for name in {*there, *self.settings} if there.get(name) != self.settings.get(name)]
         if other:
             names = ", ".join(f"{name} {there.get(name)!r}" for name in sorted(other))
@@ -115,8 +119,7 @@ class ShardIndex:
                 f"{self.folder} holds data made with other settings ({names}): give the same flags again, or "
                 "another --out"
             )
-        self.entries = [ShardEntry(**entry) for entry in value["shards"]]
-        self.is_exhausted = value["exhausted"]
+        self.entries, self.is_exhausted = entries, is_exhausted
 
 
 class ShardWriter:

@@ -6,7 +6,7 @@ with it (after Hsu et al., "Liger Kernel", arXiv 2410.10989, section 3.2).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,14 +14,20 @@ from torch import Tensor
 _CHUNK_VALUES = 2**27
 
 
-def soft_loss(hidden: Tensor, weight: Tensor, probs: Tensor, row_weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum over rows of row_weight * -sum(probs * log_softmax(hidden @ weight.T)), and each row's best draft id.
+class SoftLoss(NamedTuple):
+    """Of some rows."""
+
+    loss: Tensor  # scalar fp32: the sum of row_weight * -sum(probs * log_softmax(hidden @ weight.T))
+    best: Tensor  # [n] int64: each row's likeliest draft id
+
+
+def soft_loss(hidden: Tensor, weight: Tensor, probs: Tensor, row_weights: Tensor) -> SoftLoss:
+    """The loss can be differentiated by hidden and weight.
 
     hidden: [n, H]; weight: [draft vocabulary, H] fp32; probs: [n, draft vocabulary] fp32, each row's sum 1;
-    row_weights: [n] fp32. Returns a scalar fp32 that can be differentiated by hidden and weight, and [n] int64.
+    row_weights: [n] fp32.
     """
-    loss, best = _SoftLoss.apply(hidden, weight, probs, row_weights)
-    return loss, best
+    return SoftLoss(*_SoftLoss.apply(hidden, weight, probs, row_weights))
 
 
 class _SoftLoss(torch.autograd.Function):

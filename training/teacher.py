@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.pages import PageAllocator, PageTable, pages_for
 from engine.plan import StepBuilder
+from engine.step_graphs import StepOutput
 from training.aux_tap import AuxTap
 from training.batches import Batch, BatchRules
 from training.draft_vocabulary import DraftVocabulary
@@ -37,14 +38,21 @@ class Teacher:
     """Owns the target's weights and a pool for one step."""
 
     def __init__(
-        self, target: Target, layers: tuple[int, int, int], *, vocabulary: DraftVocabulary, rules: BatchRules
+        self,
+        target: Target,
+        layers: tuple[int, int, int],
+        *,
+        vocabulary: DraftVocabulary,
+        rules: BatchRules,
+        temperature: float = 1.0,
     ) -> None:
-        """layers: of whose input aux is taken; rules: of the batches to come.
+        """layers: of whose input aux is taken; rules: of the batches to come; temperature: of probs alone.
 
         Raises ModelLoadError, and ConfigError for too little memory.
         """
         self._model = target.load(AuxTap(layers, target.config.hidden_size))
         self._device = target.device
+        self._temperature = temperature
         self._target_ids = vocabulary.target_ids.to(target.device)
         self._draft_ids = vocabulary.draft_ids.to(target.device)
         fitting = min(_STEP_VALUES // target.config.vocab_size, rules.batch_tokens)
@@ -62,10 +70,12 @@ class Teacher:
         best = torch.full((size,), -1, device=self._device)
         with torch.no_grad():
             for rows in self._groups(batch.lengths):
-                places, features, logits = self._step(batch, rows)
+                places, output = self._places(batch, rows), self._step(batch, rows)
+                logits = output.logits
+                assert logits is not None and output.features is not None
                 chosen = logits[:, self._target_ids]
-                aux.index_copy_(0, places, features)
-                probs.index_copy_(0, places, torch.softmax(chosen, dim=-1))
+                aux.index_copy_(0, places, output.features)
+                probs.index_copy_(0, places, torch.softmax(chosen / self._temperature, dim=-1))
                 mass.index_copy_(0, places, (chosen.logsumexp(-1) - logits.logsumexp(-1)).exp())
                 best.index_copy_(0, places, self._draft_ids[logits.argmax(-1)])
         return Lesson(
@@ -77,8 +87,8 @@ class Teacher:
             best=best.view(shape),
         )
 
-    def _step(self, batch: Batch, rows: range) -> tuple[Tensor, Tensor, Tensor]:
-        """One forward of those conversations whole: places int64 in the flat batch, features, logits of all rows."""
+    def _step(self, batch: Batch, rows: range) -> StepOutput:
+        """One forward of those conversations whole, with the logits of all their tokens."""
         builder = StepBuilder(_PAGE_SIZE)
         allocator = PageAllocator(self._cache.num_pages, _PAGE_SIZE)
         for row in rows:
@@ -87,12 +97,13 @@ class Teacher:
             table.reserve(length)
             builder.add_chunk(table, batch.tokens[row, :length], 0, sample=True)
         plan = builder.build()
-        plan = replace(plan, logit_rows=np.arange(plan.num_rows, dtype=np.int32))
-        output = self._model.step(plan, self._cache)
-        assert output.logits is not None and output.features is not None
-        is_token = np.arange(batch.tokens.shape[1]) < batch.lengths[rows.start : rows.stop, None]
-        places = np.flatnonzero(is_token) + rows.start * batch.tokens.shape[1]
-        return self._upload(places), output.features, output.logits
+        return self._model.step(replace(plan, logit_rows=np.arange(plan.num_rows, dtype=np.int32)), self._cache)
+
+    def _places(self, batch: Batch, rows: range) -> Tensor:
+        """int64: where their tokens lie in the flat batch."""
+        width = batch.tokens.shape[1]
+        is_token = np.arange(width) < batch.lengths[rows.start : rows.stop, None]
+        return self._upload(np.flatnonzero(is_token) + rows.start * width)
 
     def _groups(self, lengths: np.ndarray) -> Iterator[range]:
         """Runs of conversations whose tokens fit one step and its pool."""

@@ -61,6 +61,7 @@ class Trainer:
             config.aux_layers(target.config.num_layers),
             vocabulary=vocabulary,
             rules=_rules(job.config),
+            temperature=train.teach_temperature,
         )
         ends = target.ends()
         context = target.config.max_position_embeddings

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from training.head_network import ChainKv, HeadNetwork
+from training.head_network import ChainKv, DepthOutput, HeadNetwork
 from training.soft_loss import soft_loss
 from training.teacher import Lesson
 
@@ -54,7 +54,8 @@ class Unroll:
         for depth in range(self._rules.depths):
             hidden, past = self._forward(network, lesson, hidden, depth=depth, past=past)
             weights = _shifted(lesson.weights, depth + 2)
-            num_rows = lesson.tokens.numel() - depth - 1  # the last ones' lessons would lie past the end
+            # The last rows' lessons would lie past the end.
+            num_rows = max(0, lesson.tokens.numel() - depth - 1)
             loss, best = soft_loss(
                 network.norm(hidden).flatten(0, 1)[:num_rows],
                 network.lm_head.weight,
@@ -62,7 +63,7 @@ class Unroll:
                 (weights * _shifted(lesson.mass, depth + 1)).flatten()[:num_rows] / total,
             )
             losses.append(loss * self._rules.depth_decay**depth)
-            guess = functional.pad(best, (0, depth + 1), value=-2).view(-1, length)
+            guess = functional.pad(best, (0, lesson.tokens.numel() - num_rows), value=-2).view(-1, length)
             is_kept = is_kept & (guess == _shifted(next_draft, depth + 2))
             is_right = guess == _shifted(lesson.best, depth + 1)
             sums.append(
@@ -74,11 +75,11 @@ class Unroll:
 
     def _forward(
         self, network: HeadNetwork, lesson: Lesson, hidden: Tensor, *, depth: int, past: ChainKv | None
-    ) -> tuple[Tensor, ChainKv]:
+    ) -> DepthOutput:
         length = lesson.tokens.shape[1]
         embedded = functional.embedding(_shifted(lesson.tokens, depth + 1), self._embedding)
-        result: tuple[Tensor, ChainKv] = network(embedded, hidden, self._cos_sin[depth : depth + length], past)
-        return result
+        output: DepthOutput = network(embedded, hidden, self._cos_sin[depth : depth + length], past)
+        return output
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,12 @@ def test_what_is_measured_is_not_measured_again(
         evaluate(chat_target.model_path, trained, "--eval-temperatures=0,0.5")
 
 
+def test_a_damaged_file_of_figures_is_named(chat_target: TinyTarget, trained: Path) -> None:
+    (trained / "evaluation.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"evaluation\.json is damaged \('settings'\)"):
+        evaluate(chat_target.model_path, trained)
+
+
 def test_the_card_tells_data_training_and_figures(chat_target: TinyTarget, trained: Path) -> None:
     rows = evaluate(chat_target.model_path, trained, "--eval-shapes=2,1,3", "--eval-temperatures=0")
     card = (trained / "head" / "README.md").read_text()

@@ -117,6 +117,31 @@ def test_the_lesson_is_the_targets_distribution_within_the_draft_vocabulary(setu
     assert guesses == [token if token in ids else None for token in logits.argmax(-1).tolist()]
 
 
+def test_a_lower_temperature_sharpens_what_is_taught(setup: Setup) -> None:
+    batch = Batch(np.array([random_prompt(6)]), np.array([6]), np.ones((1, 6), np.float32))
+    plain = setup.teacher.teach(batch)
+    setup.teacher._temperature = 0.5
+    sharp = setup.teacher.teach(batch)
+    setup.teacher._temperature = 1.0
+    squared = plain.probs**2
+    torch.testing.assert_close(sharp.probs, squared / squared.sum(-1, keepdim=True), rtol=1e-3, atol=1e-6)
+    assert torch.equal(sharp.mass, plain.mass)
+
+
+def test_conversations_shorter_than_a_chain_teach_nothing_past_their_end(setup: Setup) -> None:
+    lesson = setup.lesson([1, 4])
+    unroll = Unroll(
+        setup.target.ends().embedding,
+        torch.zeros(64, setup.checkpoint.config.head_dim),
+        setup.checkpoint.vocabulary.draft_ids,
+        UnrollRules(DEPTHS, 0.8),
+    )
+    unrolled = unroll.run(setup.network, lesson)
+    unrolled.loss.backward()
+    setup.network.zero_grad()
+    assert unrolled.loss.item() == 0 and not unrolled.sums.any()
+
+
 def test_an_exported_head_gives_equal_logits_in_the_engine(setup: Setup) -> None:
     tokens = random_prompt(12, seed=4)
     lesson = setup.lesson(tokens)
