@@ -90,14 +90,16 @@ class SamplingParams(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., stop: _Optional[_Iterable[str]] = ..., n: _Optional[int] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., logprobs: _Optional[int] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class TreeShape(_message.Message):
-    __slots__ = ("num_steps", "eagle_topk", "num_draft_tokens")
+    __slots__ = ("num_steps", "eagle_topk", "num_draft_tokens", "min_path_permille")
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
     EAGLE_TOPK_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MIN_PATH_PERMILLE_FIELD_NUMBER: _ClassVar[int]
     num_steps: int
     eagle_topk: int
     num_draft_tokens: int
-    def __init__(self, num_steps: _Optional[int] = ..., eagle_topk: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ...) -> None: ...
+    min_path_permille: int
+    def __init__(self, num_steps: _Optional[int] = ..., eagle_topk: _Optional[int] = ..., num_draft_tokens: _Optional[int] = ..., min_path_permille: _Optional[int] = ...) -> None: ...
 
 class SpeculationStats(_message.Message):
     __slots__ = ("speculative_rounds", "rounds", "accepted_drafts", "proposed_drafts", "accepted_by_depth", "late_rounds")

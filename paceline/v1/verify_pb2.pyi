@@ -51,7 +51,7 @@ class VerifyOutput(_message.Message):
     def __init__(self, session: _Optional[_Iterable[int]] = ..., round: _Optional[_Iterable[int]] = ..., verified_id: _Optional[_Iterable[int]] = ..., accept_length: _Optional[_Iterable[int]] = ..., accept_length_cpu: _Optional[_Iterable[int]] = ..., accepted_indices: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ExtendInput(_message.Message):
-    __slots__ = ("incarnation", "session", "round", "base_committed_len", "verified_id", "accept_length", "hidden_states", "num_tokens_per_req", "num_tokens_for_logprob_per_req", "num_steps", "eagle_topk", "num_draft_tokens", "kv_indptr", "kv_indices")
+    __slots__ = ("incarnation", "session", "round", "base_committed_len", "verified_id", "accept_length", "hidden_states", "num_tokens_per_req", "num_tokens_for_logprob_per_req", "num_steps", "eagle_topk", "num_draft_tokens", "min_path_permille", "kv_indptr", "kv_indices")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class ExtendInput(_message.Message):
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
     EAGLE_TOPK_FIELD_NUMBER: _ClassVar[int]
     NUM_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MIN_PATH_PERMILLE_FIELD_NUMBER: _ClassVar[int]
     KV_INDPTR_FIELD_NUMBER: _ClassVar[int]
     KV_INDICES_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
@@ -78,9 +79,10 @@ class ExtendInput(_message.Message):
     num_steps: _containers.RepeatedScalarFieldContainer[int]
     eagle_topk: _containers.RepeatedScalarFieldContainer[int]
     num_draft_tokens: _containers.RepeatedScalarFieldContainer[int]
+    min_path_permille: _containers.RepeatedScalarFieldContainer[int]
     kv_indptr: _containers.RepeatedScalarFieldContainer[int]
     kv_indices: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, incarnation: _Optional[int] = ..., session: _Optional[_Iterable[int]] = ..., round: _Optional[_Iterable[int]] = ..., base_committed_len: _Optional[_Iterable[int]] = ..., verified_id: _Optional[_Iterable[int]] = ..., accept_length: _Optional[_Iterable[int]] = ..., hidden_states: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., num_tokens_per_req: _Optional[_Iterable[int]] = ..., num_tokens_for_logprob_per_req: _Optional[_Iterable[int]] = ..., num_steps: _Optional[_Iterable[int]] = ..., eagle_topk: _Optional[_Iterable[int]] = ..., num_draft_tokens: _Optional[_Iterable[int]] = ..., kv_indptr: _Optional[_Iterable[int]] = ..., kv_indices: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, incarnation: _Optional[int] = ..., session: _Optional[_Iterable[int]] = ..., round: _Optional[_Iterable[int]] = ..., base_committed_len: _Optional[_Iterable[int]] = ..., verified_id: _Optional[_Iterable[int]] = ..., accept_length: _Optional[_Iterable[int]] = ..., hidden_states: _Optional[_Union[_common_pb2.Tensor, _Mapping]] = ..., num_tokens_per_req: _Optional[_Iterable[int]] = ..., num_tokens_for_logprob_per_req: _Optional[_Iterable[int]] = ..., num_steps: _Optional[_Iterable[int]] = ..., eagle_topk: _Optional[_Iterable[int]] = ..., num_draft_tokens: _Optional[_Iterable[int]] = ..., min_path_permille: _Optional[_Iterable[int]] = ..., kv_indptr: _Optional[_Iterable[int]] = ..., kv_indices: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RoundView(_message.Message):
     __slots__ = ("step", "time_unix_ms", "verify_input", "verify_output", "extend_input", "timings_ms")
