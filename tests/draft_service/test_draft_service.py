@@ -270,6 +270,7 @@ async def test_a_round_can_be_inspected_with_its_slots_and_links(serve: Serve) -
         target = await running.connect()
         await target.send(open=[(1, 64)])
         tree = await target.ask(1, 1, prompt)
+        await rounds.read()  # a tree may come before its round is on the board
         view = (await running.stub.InspectRound(draft_pb2.DraftServiceInspectRoundRequest())).round
         extend, verify = view.extend_input, view.verify_input
         assert list(extend.kv_indptr) == [0, 10]
@@ -310,11 +311,14 @@ async def test_sampling_travels_with_the_open(serve: Serve) -> None:
 async def test_refusals_rows_and_trees_are_counted(serve: Serve) -> None:
     async with serve(max_running_requests=1) as running:
         target, sync = await running.connect(), await running.sync()
+        rounds = running.stub.WatchRounds(draft_pb2.DraftServiceWatchRoundsRequest())
+        await rounds.initial_metadata()
         await target.send(open=[(1, 64), (2, 64)])
         await target.status(2)
         await sync.write(sync_rows(1, 0, random_prompt(6)))
         await sync.read()
         tree = await target.ask(1, 1, random_prompt(9), base_len=6)
+        await rounds.read()  # a tree may come before it is counted
 
         def count(name: str, **labels: str) -> float | None:
             return running.registry.get_sample_value(f"paceline_draft_{name}", labels)
