@@ -112,6 +112,7 @@ class HostRun:
             num_steps=all_of(SHAPE.num_steps),
             eagle_topk=all_of(SHAPE.eagle_topk),
             num_draft_tokens=all_of(SHAPE.num_draft_tokens),
+            min_path_permille=all_of(0),
             verified_id=np.full(rows, 7, np.int32),
             hidden_states=RawTensor("bfloat16", (rows, HIDDEN), bytes(2 * rows * HIDDEN)),
         )

@@ -185,14 +185,14 @@ def _opening(message: draft_pb2.OpenSession) -> Opening:
 
 
 def _shapes(extend: ExtendColumns) -> tuple[TreeShape | None, ...]:
-    known: dict[tuple[int, int, int], TreeShape] = {}
+    known: dict[tuple[int, ...], TreeShape] = {}
     shapes: list[TreeShape | None] = []
-    columns = (extend.propose, extend.num_steps, extend.eagle_topk, extend.num_draft_tokens)
-    for propose, *numbers in zip(*(column.tolist() for column in columns), strict=True):
+    columns = (extend.num_steps, extend.eagle_topk, extend.num_draft_tokens, extend.min_path_permille)
+    for propose, *numbers in zip(*(column.tolist() for column in (extend.propose, *columns)), strict=True):
         if not propose:
             shapes.append(None)
             continue
-        key = (numbers[0], numbers[1], numbers[2])
+        key = tuple(numbers)
         if key not in known:
             known[key] = TreeShape(*key)
         shapes.append(known[key])

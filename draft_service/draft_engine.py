@@ -201,4 +201,4 @@ def _fit(shape: TreeShape, room: int) -> TreeShape | None:
     if num_steps < 1:
         return None
     num_nodes = min(shape.num_draft_tokens, TreeShape.max_nodes(num_steps, shape.eagle_topk))
-    return TreeShape(num_steps, shape.eagle_topk, num_nodes)
+    return TreeShape(num_steps, shape.eagle_topk, num_nodes, shape.min_path_permille)

@@ -49,13 +49,7 @@ def measure_proposals(
 def _of_shape(
     drafter: Drafter | DeviceDrafter, tables: Sequence[PageTable], shape: TreeShape, *, feature_size: int
 ) -> Iterator[ProposeTime]:
-    propose = ProposeParams(
-        num_steps=shape.num_steps,
-        eagle_topk=shape.eagle_topk,
-        num_draft_tokens=shape.num_draft_tokens,
-        seed=0,
-        temperature=0.0,
-    )
+    propose = ProposeParams.of(shape, seed=0, temperature=0.0)
     tokens, features = np.zeros(_NUM_ROWS, np.int32), torch.zeros(_NUM_ROWS, feature_size)
     for num_sessions in _SESSIONS:
         if num_sessions > len(tables):

@@ -74,6 +74,7 @@ def _extend_input(parts: tuple[RoundPart, ...]) -> verify_pb2.ExtendInput:
         num_steps=[shape.num_steps if shape else 0 for shape in shapes],
         eagle_topk=[shape.eagle_topk if shape else 0 for shape in shapes],
         num_draft_tokens=[shape.num_draft_tokens if shape else 0 for shape in shapes],
+        min_path_permille=[shape.min_path_permille if shape else 0 for shape in shapes],
     )
 
 

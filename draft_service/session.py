@@ -145,10 +145,10 @@ class Session:
     def params_for(self, shape: TreeShape) -> ProposeParams:
         """How its tree of that shape is proposed."""
         params = self._params
-        numbers = (shape.num_steps, shape.eagle_topk, shape.num_draft_tokens)
-        if params is None or numbers != (params.num_steps, params.eagle_topk, params.num_draft_tokens):
-            params = ProposeParams(*numbers, seed=self.sampling.seed, temperature=self.sampling.temperature)
-            self._params = params
+        if params is None or shape != params.shape:
+            self._params = params = ProposeParams.of(
+                shape, seed=self.sampling.seed, temperature=self.sampling.temperature
+            )
         return params
 
     def reply(self, code: SessionCode, round_: int) -> SessionReply:

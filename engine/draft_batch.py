@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -25,6 +26,25 @@ class ProposeParams:
     num_draft_tokens: int
     seed: int
     temperature: float
+    min_path_permille: int = 0  # see TreeShape
+
+    @classmethod
+    def of(cls, shape: TreeShape, *, seed: int, temperature: float) -> ProposeParams:
+        numbers = shape.num_steps, shape.eagle_topk, shape.num_draft_tokens
+        return cls(*numbers, seed=seed, temperature=temperature, min_path_permille=shape.min_path_permille)
+
+    @property
+    def shape(self) -> TreeShape:
+        return TreeShape(self.num_steps, self.eagle_topk, self.num_draft_tokens, self.min_path_permille)
+
+    @property
+    def min_score(self) -> float:
+        """Log-probability of a path below which drafts are left out."""
+        return min_score(self.min_path_permille)
+
+
+def min_score(min_path_permille: int) -> float:
+    return math.log(min_path_permille / 1000) if min_path_permille else -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +71,7 @@ class ExtendItem:
         topk = min(asked.eagle_topk, draft_vocab_size)
         num_steps = min(asked.num_steps, 1 + (self.table.capacity - self.committed_len) // topk)
         num_nodes = min(asked.num_draft_tokens, TreeShape.max_nodes(num_steps, topk))
-        return TreeShape(num_steps, topk, num_nodes)
+        return TreeShape(num_steps, topk, num_nodes, asked.min_path_permille)
 
 
 class PendingTrees(Protocol):

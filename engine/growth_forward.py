@@ -21,7 +21,8 @@ from kernels.growth import BeamRows, GrowingTrees, GrowthInputs, GrowthShape
 from kernels.ops import AttentionBatch, AttentionLimits, AttentionPlan
 from paceline.types import MAX_SCRATCH_NODES
 
-_COLUMNS = 8  # place, root, committed_len, num_steps, topk, num_nodes, seed, temperature; the scratch slots follow
+# place, root, committed_len, num_steps, topk, num_nodes, seed, temperature, min_score; the scratch slots follow
+_COLUMNS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,9 @@ class GrowthForward:
         columns[_COLUMNS:, count:] = self._cache.spare_slot
         if slots is not None:
             rows = [_grower_row(grower) for grower in growers]
-            columns[: _COLUMNS - 2, :count] = np.array([row[:-2] for row in rows]).T
-            columns[_COLUMNS - 2].view(np.uint64)[:count] = [row[-2] for row in rows]
+            columns[: _COLUMNS - 3, :count] = np.array([row[:-3] for row in rows]).T
+            columns[_COLUMNS - 3].view(np.uint64)[:count] = [row[-3] for row in rows]
+            columns[_COLUMNS - 2].view(np.float64)[:count] = [row[-2] for row in rows]
             columns[_COLUMNS - 1].view(np.float64)[:count] = [row[-1] for row in rows]
             columns[_COLUMNS:, :count] = slots
         self._upload.send(columns.size)
@@ -145,11 +147,12 @@ class GrowthForward:
         shape, num_sessions = key.shape, key.num_sessions
         num_columns = _COLUMNS + shape.num_scratch
         columns = self._upload.tensor[: num_columns * num_sessions].view(num_columns, num_sessions)
-        places, roots, committed_len, num_steps, topk, num_nodes, seed, temperature = columns[:_COLUMNS]
+        places, roots, committed_len, num_steps, topk, num_nodes, seed, temperature, min_score = columns[:_COLUMNS]
         inputs = GrowthInputs(
             num_steps=num_steps,
             topk=topk,
             num_nodes=num_nodes,
+            min_score=min_score.view(torch.float64),
             roots=roots,
             committed_len=committed_len,
             scratch_slots=columns[_COLUMNS:],
@@ -223,10 +226,10 @@ class _Growth:
 
 
 def _padding(spare_place: int) -> tuple[int, ...]:
-    return (spare_place, 0, 0, 1, 1, 2, 0, 0)
+    return (spare_place, 0, 0, 1, 1, 2, 0, 0, 0)
 
 
-def _grower_row(grower: Grower) -> tuple[int, int, int, int, int, int, int, float]:
+def _grower_row(grower: Grower) -> tuple[int, int, int, int, int, int, int, float, float]:
     place, item, committed_len, shape = grower
     assert item.propose is not None
     return (
@@ -238,6 +241,7 @@ def _grower_row(grower: Grower) -> tuple[int, int, int, int, int, int, int, floa
         shape.num_nodes,
         item.propose.seed,
         item.propose.temperature,
+        item.propose.min_score,
     )
 
 

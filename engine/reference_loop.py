@@ -221,13 +221,9 @@ class _Run:
         if num_steps < 1:
             return None
         most = TreeShape.max_nodes(num_steps, shape.eagle_topk)
-        return ProposeParams(
-            num_steps=num_steps,
-            eagle_topk=shape.eagle_topk,
-            num_draft_tokens=min(shape.num_draft_tokens, most),
-            seed=params.seed,
-            temperature=params.temperature,
-        )
+        nodes = min(shape.num_draft_tokens, most)
+        fitted = TreeShape(num_steps, shape.eagle_topk, nodes, shape.min_path_permille)
+        return ProposeParams.of(fitted, seed=params.seed, temperature=params.temperature)
 
 
 def _full_table(num_pages: int) -> PageTable:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine.draft_batch import min_score
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
 
@@ -37,6 +38,7 @@ class TreeGrowth:
         self._num_steps = np.array([s.num_steps for s in shapes])
         self._topk = np.array([s.eagle_topk for s in shapes])
         self._num_nodes = np.array([s.num_draft_tokens for s in shapes])
+        self._min_scores = np.array([[min_score(s.min_path_permille)] for s in shapes], np.float32)
         assert (np.diff(self._num_steps) <= 0).all(), "sessions must come in descending order of steps"
         self.width = int(self._topk.max())
         num_candidates = self.width + (int(self._num_steps[0]) - 1) * self.width**2
@@ -107,10 +109,12 @@ class TreeGrowth:
     def trees(self, roots: Sequence[int]) -> list[DraftTree]:
         """Of all candidates the num_draft_tokens - 1 best by (score descending, depth ascending, index).
 
-        Nodes come in order of depth, siblings by falling score. Fewer where there are fewer candidates.
+        Nodes come in order of depth, siblings by falling score. Fewer where there are fewer candidates, or where
+        paths fall below min_path_permille.
         """
         num_sessions, num_candidates = self._scores.shape
-        num_chosen = np.minimum(self._num_nodes - 1, np.isfinite(self._scores).sum(1))
+        is_fit = np.isfinite(self._scores) & (self._scores >= self._min_scores)
+        num_chosen = np.minimum(self._num_nodes - 1, is_fit.sum(1))
         most = int(num_chosen.max())
         order = np.argsort(-self._scores, axis=1, kind="stable")[:, :most]
         chosen = np.sort(np.where(np.arange(most) < num_chosen[:, None], order, num_candidates), axis=1)

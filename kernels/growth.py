@@ -38,6 +38,7 @@ class GrowthInputs:
     num_steps: Tensor  # [b] int64
     topk: Tensor  # [b] int64
     num_nodes: Tensor  # [b] int64, with the root
+    min_score: Tensor  # [b] fp64: log-probability of a path below which a candidate is never chosen
     roots: Tensor  # [b] int64: the root's token
     committed_len: Tensor  # [b] int64: the root's position
     scratch_slots: Tensor  # [num_scratch, b] int64: the slot of each beam node, in the order of levels and places

@@ -91,12 +91,15 @@ def refuse_reserved_fields(message: object, names: Sequence[str]) -> None:
 
 def decode_tree_shape(message: common_pb2.TreeShape) -> TreeShape:
     """Raises InvalidInputError for numbers out of their range."""
-    return TreeShape(message.num_steps, message.eagle_topk, message.num_draft_tokens)
+    return TreeShape(message.num_steps, message.eagle_topk, message.num_draft_tokens, message.min_path_permille)
 
 
 def encode_tree_shape(shape: TreeShape) -> common_pb2.TreeShape:
     return common_pb2.TreeShape(
-        num_steps=shape.num_steps, eagle_topk=shape.eagle_topk, num_draft_tokens=shape.num_draft_tokens
+        num_steps=shape.num_steps,
+        eagle_topk=shape.eagle_topk,
+        num_draft_tokens=shape.num_draft_tokens,
+        min_path_permille=shape.min_path_permille,
     )
 
 
@@ -173,6 +176,7 @@ def decode_extend(message: verify_pb2.ExtendInput) -> ExtendColumns:
         num_steps=_column(message.num_steps, np.int64),
         eagle_topk=_column(message.eagle_topk, np.int64),
         num_draft_tokens=_column(message.num_draft_tokens, np.int64),
+        min_path_permille=_column(message.min_path_permille or [0] * len(message.session), np.int64),
         verified_id=_tokens(message.verified_id),
         hidden_states=decode_tensor(message.hidden_states),
     )
@@ -192,6 +196,7 @@ def encode_extend(columns: ExtendColumns, incarnation: int) -> verify_pb2.Extend
         num_steps=columns.num_steps.tolist(),
         eagle_topk=columns.eagle_topk.tolist(),
         num_draft_tokens=columns.num_draft_tokens.tolist(),
+        min_path_permille=columns.min_path_permille.tolist() if columns.min_path_permille.any() else (),
     )
 
 

@@ -47,13 +47,14 @@ class ExtendColumns:
     num_steps: np.ndarray  # int64 [b]
     eagle_topk: np.ndarray  # int64 [b]
     num_draft_tokens: np.ndarray  # int64 [b]
+    min_path_permille: np.ndarray  # int64 [b]
     verified_id: np.ndarray  # int32 [rows]
     hidden_states: RawTensor  # [rows, feature_size]
 
     def __post_init__(self) -> None:
         size = len(self.session)
         columns = ("round", "base_committed_len", "num_tokens", "propose", "num_steps", "eagle_topk")
-        for name in (*columns, "num_draft_tokens"):
+        for name in (*columns, "num_draft_tokens", "min_path_permille"):
             if len(getattr(self, name)) != size:
                 raise WireError(f"{name} has {len(getattr(self, name))} entries for {size} sessions")
         rows = int(self.num_tokens.sum())

@@ -56,14 +56,18 @@ class SamplingParams:
 class TreeShape:
     """How far to speculate: SGLang's three numbers. num_draft_tokens counts the root.
 
-    eagle_topk 1 is a chain of num_steps + 1 nodes. Raises InvalidInputError.
+    eagle_topk 1 is a chain of num_steps + 1 nodes. min_path_permille: drafts whose path the head gives a smaller
+    probability, in thousandths, are left out, down to the root alone. Raises InvalidInputError.
     """
 
     num_steps: int
     eagle_topk: int
     num_draft_tokens: int
+    min_path_permille: int = 0
 
     def __post_init__(self) -> None:
+        permille = self.min_path_permille
+        _require(0 <= permille < 1000, "min_path_permille", permille, "0 (none is left out) to 999")
         _require(1 <= self.num_steps <= MAX_STEPS, "num_steps", self.num_steps, f"1 to {MAX_STEPS}")
         _require(1 <= self.eagle_topk <= MAX_NODES, "eagle_topk", self.eagle_topk, f"1 to {MAX_NODES}")
         nodes_ok = 2 <= self.num_draft_tokens <= MAX_NODES

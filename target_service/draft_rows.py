@@ -31,7 +31,8 @@ class _Asks:
     rows: list[np.ndarray] = field(default_factory=list)  # of the step, or slots of the pool
 
     def columns(self, features: RawTensor) -> ExtendColumns:
-        shapes = np.array([(s.num_steps, s.eagle_topk, s.num_draft_tokens) for s in self.shapes], np.int64)
+        numbers = [(s.num_steps, s.eagle_topk, s.num_draft_tokens, s.min_path_permille) for s in self.shapes]
+        shapes = np.array(numbers, np.int64)
         return ExtendColumns(
             session=np.array(self.session, np.uint64),
             round=np.array(self.round, np.int64),
@@ -41,6 +42,7 @@ class _Asks:
             num_steps=shapes[:, 0],
             eagle_topk=shapes[:, 1],
             num_draft_tokens=shapes[:, 2],
+            min_path_permille=shapes[:, 3],
             verified_id=np.concatenate(self.verified_id),
             hidden_states=features,
         )

@@ -19,4 +19,4 @@ def shape_now(seq: Sequence, committed_len: int, *, num_decoding: int, context_l
     if shape is None or shape.num_steps <= room:
         return shape
     nodes = min(shape.num_draft_tokens, TreeShape.max_nodes(room, shape.eagle_topk))
-    return TreeShape(room, shape.eagle_topk, nodes)
+    return TreeShape(room, shape.eagle_topk, nodes, shape.min_path_permille)

@@ -34,7 +34,8 @@ def grow_beam(trees: GrowingTrees, log_probs: Tensor, draft_ids: Tensor, level: 
 def choose_nodes(trees: GrowingTrees) -> None:
     """As ``Ops.choose_nodes``."""
     shape, found, nodes = trees.shape, trees.candidates, trees.nodes
-    num_chosen = torch.minimum(torch.isfinite(found.scores).sum(1), trees.inputs.num_nodes - 1)[:, None]
+    is_fit = torch.isfinite(found.scores) & (found.scores >= trees.inputs.min_score[:, None].float())
+    num_chosen = torch.minimum(is_fit.sum(1), trees.inputs.num_nodes - 1)[:, None]
     order = found.scores.sort(dim=1, descending=True, stable=True).indices
     rank = torch.empty_like(order).scatter_(
         1, order, torch.arange(shape.num_candidates, device=order.device).expand_as(order)

@@ -66,6 +66,7 @@ def choose_nodes(trees: GrowingTrees) -> None:
         found.parents,
         found.places,
         trees.inputs.num_nodes,
+        trees.inputs.min_score,
         trees.inputs.roots,
         trees.nodes,
         NUM_CANDIDATES=shape.num_candidates,
@@ -200,6 +201,7 @@ def _choose_kernel(
     parents,
     places,
     num_nodes,
+    min_score,
     roots,
     nodes,
     NUM_CANDIDATES: tl.constexpr,
@@ -221,7 +223,8 @@ def _choose_kernel(
             (theirs[None, :] == own[:, None]) & (other[None, :] < index[:, None])
         )
         rank += tl.sum(is_before.to(tl.int32), axis=1)
-    is_chosen = is_candidate & (own > float("-inf")) & (rank < tl.load(num_nodes + session) - 1)
+    is_fit = (own > float("-inf")) & (own >= tl.load(min_score + session).to(tl.float32))
+    is_chosen = is_candidate & is_fit & (rank < tl.load(num_nodes + session) - 1)
     place = tl.cumsum(is_chosen.to(tl.int32), axis=0)
     num_chosen = tl.sum(is_chosen.to(tl.int32), axis=0)
     tl.store(places + mine + index, place, mask=is_candidate)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.draft_batch import min_score
 from engine.tree_growth import TreeGrowth
 from kernels.growth import BeamRows, GrowingTrees, GrowthInputs, GrowthShape
 from kernels.reference.ops import ReferenceOps
@@ -52,6 +53,7 @@ def new_trees(shape: GrowthShape, num_sessions: int, target_ids: Tensor) -> Grow
         num_steps=zeros(num_sessions) + shape.num_steps,
         topk=zeros(num_sessions) + shape.topk,
         num_nodes=zeros(num_sessions) + shape.num_nodes,
+        min_score=zeros(num_sessions, dtype=torch.float64) - torch.inf,
         roots=zeros(num_sessions),
         committed_len=zeros(num_sessions),
         scratch_slots=zeros(shape.num_scratch, num_sessions),
@@ -180,6 +182,7 @@ def grow_alone(shape: TreeShape, seed: int, root: int) -> DraftTree:
 @pytest.mark.parametrize("make_ops", [ReferenceOps, interpreted])
 def test_smaller_shapes_within_a_larger_one_get_the_trees_they_get_alone(make_ops: Callable[[], ReferenceOps]) -> None:
     shapes = [TreeShape(4, 4, 20), TreeShape(2, 4, 9), TreeShape(4, 1, 4), TreeShape(1, 2, 3), TreeShape(3, 3, 2)]
+    shapes += [TreeShape(4, 4, 20, 300), TreeShape(3, 4, 20, 600), TreeShape(2, 2, 5, 999)]
     ops, widest, num_sessions = make_ops(), GrowthShape(4, 4, 20), len(shapes)
     trees = new_trees(widest, num_sessions, torch.from_numpy(target_ids()))
     inputs = trees.inputs
@@ -187,6 +190,7 @@ def test_smaller_shapes_within_a_larger_one_get_the_trees_they_get_alone(make_op
     inputs.num_steps.copy_(torch.tensor([s.num_steps for s in shapes]))
     inputs.topk.copy_(torch.tensor([s.eagle_topk for s in shapes]))
     inputs.num_nodes.copy_(torch.tensor([s.num_draft_tokens for s in shapes]))
+    inputs.min_score.copy_(torch.tensor([min_score(s.min_path_permille) for s in shapes]))
     rows = torch.arange(num_sessions)
     for level in range(widest.num_steps):
         scores, ids = coarse_children(3, rows.tolist(), 4)

@@ -30,6 +30,7 @@ def extend() -> ExtendColumns:
         num_steps=np.array([5, 0], np.int64),
         eagle_topk=np.array([4, 0], np.int64),
         num_draft_tokens=np.array([16, 0], np.int64),
+        min_path_permille=np.array([30, 0], np.int64),
         verified_id=np.array([5, 6, 7], np.int32),
         hidden_states=RawTensor("float32", (3, 2), bytes(24)),
     )

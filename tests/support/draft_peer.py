@@ -180,6 +180,7 @@ def columns(parts: Sequence[Part]) -> ExtendColumns:
         num_steps=np.array([shape.num_steps for shape in shapes], np.int64) * proposes,
         eagle_topk=np.array([shape.eagle_topk for shape in shapes], np.int64) * proposes,
         num_draft_tokens=np.array([shape.num_draft_tokens for shape in shapes], np.int64) * proposes,
+        min_path_permille=np.array([shape.min_path_permille for shape in shapes], np.int64) * proposes,
         verified_id=np.concatenate([part.rows.tokens for part in parts]),
         hidden_states=to_raw(torch.cat([part.rows.features for part in parts])),
     )

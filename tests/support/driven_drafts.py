@@ -133,7 +133,8 @@ class DrivenDraft:
             held.features.append(hidden[start:stop])
             if self.silent:
                 continue
-            shape = TreeShape(int(extend.num_steps[i]), int(extend.eagle_topk[i]), int(extend.num_draft_tokens[i]))
+            columns = (extend.num_steps, extend.eagle_topk, extend.num_draft_tokens, extend.min_path_permille)
+            shape = TreeShape(*(int(column[i]) for column in columns))
             numbers.append(session)
             trees.append(ArrivedTree(int(extend.round[i]), len(held.tokens), self.propose(held, shape)))
         if numbers:
@@ -151,13 +152,7 @@ class HeadProposer:
         table = PageTable(self.allocator)
         try:
             table.reserve(len(held.tokens) + 64)
-            params = ProposeParams(
-                num_steps=shape.num_steps,
-                eagle_topk=shape.eagle_topk,
-                num_draft_tokens=shape.num_draft_tokens,
-                seed=held.params.seed,
-                temperature=held.params.temperature,
-            )
+            params = ProposeParams.of(shape, seed=held.params.seed, temperature=held.params.temperature)
             tokens = np.array(held.tokens, np.int32)
             (tree,) = self.drafter.extend([ExtendItem(table, 0, tokens, held.rows, params)])
         finally:

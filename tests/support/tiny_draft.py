@@ -66,13 +66,7 @@ class Alone:
         table = PageTable(self.allocator)
         try:
             table.reserve(len(prompt.tokens) + MAX_SCRATCH_NODES)
-            params = ProposeParams(
-                num_steps=shape.num_steps,
-                eagle_topk=shape.eagle_topk,
-                num_draft_tokens=shape.num_draft_tokens,
-                seed=sampling.seed,
-                temperature=sampling.temperature,
-            )
+            params = ProposeParams.of(shape, seed=sampling.seed, temperature=sampling.temperature)
             item = ExtendItem(table=table, base_len=0, tokens=prompt.tokens, features=prompt.features, propose=params)
             (tree,) = self.drafter.extend([item])
         finally:
