@@ -33,10 +33,10 @@ def main(argv: Sequence[str]) -> None:
         _log.info("%s", describe(config))
         share_cores(config.num_threads)
         registry = CollectorRegistry()
-        plumbing = Plumbing(config, registry)
+        plumbing = Plumbing(config, registry, service="draft")
         from draft_service.service import LoadedDraft  # imports torch, which reads the environment then
 
-        asyncio.run(_serve(LoadedDraft.load(config), registry, plumbing))
+        asyncio.run(_serve(LoadedDraft.load(config, tracer=plumbing.tracer), registry, plumbing))
     except PacelineError as error:
         exit_with(error, prog=_PROG)
 
@@ -58,6 +58,7 @@ async def _serve(draft: LoadedDraft, registry: CollectorRegistry, plumbing: Plum
             signal.cancel()
             await service.drain()
             await service.close()
+            await asyncio.to_thread(plumbing.close)
             if service.failed.done():
                 service.failed.result()
 

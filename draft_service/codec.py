@@ -181,7 +181,7 @@ def _opening(message: draft_pb2.OpenSession) -> Opening:
         sampling = decode_sampling_params(message.sampling_params)
     except PacelineError as error:
         raise type(error)(f"session {message.session}: {error}") from error
-    return Opening(message.session, message.max_len, sampling)
+    return Opening(message.session, message.max_len, sampling, message.traceparent)
 
 
 def _shapes(extend: ExtendColumns) -> tuple[TreeShape | None, ...]:

@@ -17,6 +17,7 @@ class Opening:
     session: int
     max_len: int
     sampling: SamplingParams
+    traceparent: str = ""  # of the target's span; "": not traced
 
 
 @dataclass(frozen=True, slots=True)

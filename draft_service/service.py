@@ -34,6 +34,7 @@ from engine.pages import PageAllocator
 from engine.wire import dtype_named
 from paceline.errors import UnavailableError
 from paceline.plumbing import Plumbing
+from paceline.tracing import Tracer
 
 _DRAIN_LOOK_S = 0.02  # between looks at the sessions that are left
 _STOP_GRACE_S = 1.0  # for streams to take their last answers
@@ -51,7 +52,7 @@ class LoadedDraft:
     info: DraftInfo
 
     @classmethod
-    def load(cls, config: DraftConfig) -> Self:
+    def load(cls, config: DraftConfig, *, tracer: Tracer | None = None) -> Self:
         """Takes seconds; to be called before the event loop runs. Raises ModelLoadError or ConfigError."""
         model_path, head_path = Path(config.model_path), Path(config.speculative_draft_model_path)
         target = load_model_config(model_path)
@@ -64,7 +65,9 @@ class LoadedDraft:
             allocator = PageAllocator(num_pages, config.page_size)
             drafter = load_drafter(config, model, allocator, limits=limits)
             times = measure_proposals(drafter, allocator, config, feature_size=model.config.hidden_size)
-        table = SessionTable(allocator, max_sessions=config.max_running_requests, context_length=context_length)
+        table = SessionTable(
+            allocator, max_sessions=config.max_running_requests, context_length=context_length, tracer=tracer
+        )
         engine = DraftEngine(drafter, table, limits=limits, clock=time.perf_counter)
         info = describe_draft(config, model, target, num_pages=num_pages, context_length=context_length)
         return cls(config, engine, replace(info, propose_times=times))

@@ -69,6 +69,11 @@ class Session:
         self._params: ProposeParams | None = None
 
     @property
+    def num_rounds(self) -> int:
+        """Rounds that it was asked for."""
+        return max(self._newest_round, 0)
+
+    @property
     def arrived_len(self) -> int:
         return self.committed_len + self.queue.num_rows
 

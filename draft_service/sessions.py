@@ -9,6 +9,7 @@ from draft_service.replies import Replies, SessionCode, SessionReply, SyncReply
 from draft_service.rows import Rows
 from draft_service.session import Ask, Session, SessionKey
 from engine.pages import OutOfPagesError, PageAllocator, PageTable
+from paceline.tracing import Span, Tracer
 from paceline.types import MAX_SCRATCH_NODES
 
 
@@ -19,11 +20,15 @@ class SessionTable:
     end, or to a row that does not fit into it.
     """
 
-    def __init__(self, allocator: PageAllocator, *, max_sessions: int, context_length: int) -> None:
+    def __init__(
+        self, allocator: PageAllocator, *, max_sessions: int, context_length: int, tracer: Tracer | None = None
+    ) -> None:
         self.allocator = allocator
         self.max_sessions = max_sessions
         self.context_length = context_length
         self.draining = False
+        self._tracer = tracer or Tracer()
+        self._spans: dict[SessionKey, Span] = {}  # of the sessions that are traced
         self._sessions: dict[SessionKey, Session] = {}
         self._work: dict[SessionKey, Session] = {}  # sessions with rows or an ask, the longest waiting first
 
@@ -119,6 +124,8 @@ class SessionTable:
         self._sessions[key] = Session(
             key, stream=stream, max_len=opening.max_len, sampling=opening.sampling, table=table
         )
+        if opening.traceparent:
+            self._spans[key] = self._tracer.begin("draft session", parent=opening.traceparent, session=key.session)
         return SessionCode.OK
 
     def _note_work(self, session: Session) -> None:
@@ -129,5 +136,7 @@ class SessionTable:
         del self._sessions[session.key]
         self._work.pop(session.key, None)
         session.table.close()
+        if (span := self._spans.pop(session.key, None)) is not None:
+            span.end(committed_len=session.committed_len, rounds=session.num_rounds)
         for ticket in session.queue.tickets():
             replies.syncs.append(SyncReply(ticket, session.key.session, SessionCode.UNKNOWN, 0))

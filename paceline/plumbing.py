@@ -17,6 +17,7 @@ from paceline.rpc_bytes import ByteMeter
 from paceline.tls import TlsFiles, TlsIdentity
 from paceline.tls_fault import tls_fault
 from paceline.tls_flags import TlsFlags
+from paceline.tracing import Tracer
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,9 @@ class ServiceFlags(TlsFlags):
     tls_verify_clients: bool = flag(True, help="refuse callers that show no certificate of --tls-ca")
     health_port: int = flag(
         0, help="plaintext port for health alone, for probes while --tls-cert is set; 0: only beside the service"
+    )
+    otlp_traces_endpoint: str = flag(
+        "", help="URL of an OTLP collector's traces, http://HOST:4318/v1/traces; unset: no traces"
     )
     log_format: str = flag("text", help="how log lines are written: text, or a JSON object a line", choices=FORMATS)
 
@@ -45,12 +49,27 @@ class ServiceFlags(TlsFlags):
 class Plumbing:
     """Makes a service's server and its channels to peers. The default is plaintext and counts nothing."""
 
-    def __init__(self, flags: ServiceFlags | None = None, registry: CollectorRegistry | None = None) -> None:
-        """Raises ConfigError for certificates that cannot be used."""
+    def __init__(
+        self,
+        flags: ServiceFlags | None = None,
+        registry: CollectorRegistry | None = None,
+        *,
+        service: str = "",
+        trace_ratio: float = 0.0,
+    ) -> None:
+        """service: its name in traces. trace_ratio: share of the requests that are traced without a caller's word.
+
+        Raises ConfigError for certificates that cannot be used, and for traces without OpenTelemetry.
+        """
         files = None if flags is None else flags.server_tls()
         self.tls = None if files is None else TlsIdentity(files)
         self._health_port = 0 if flags is None else flags.health_port
         self._meter = None if registry is None else ByteMeter(registry)
+        self.tracer = Tracer()
+        if flags is not None and flags.otlp_traces_endpoint:
+            from paceline.otel import otlp_tracer  # of an extra
+
+            self.tracer = otlp_tracer(service, flags.otlp_traces_endpoint, ratio=trace_ratio)
         if registry is not None and self.tls is not None:
             _watch_expiry(self.tls, registry)
 
@@ -62,6 +81,10 @@ class Plumbing:
         """For one connection: the next one wants a new channel, for the certificates may have changed."""
         channel = open_channel(address, self.tls)
         return channel if self._meter is None else self._meter.channel(channel)
+
+    def close(self) -> None:
+        """Sends the spans that are left. May take seconds."""
+        self.tracer.close()
 
     async def explain(self, address: str, error: grpc.aio.AioRpcError) -> str:
         """Why a call to a peer failed: what is wrong with the certificates, or else what gRPC or the peer said."""

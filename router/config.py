@@ -29,6 +29,10 @@ class RouterConfig(ServiceFlags):
     metrics_port: int = flag(0, help="port of the Prometheus metrics; 0 is off")
     page_port: int | None = flag(None, help="port of the live page (HTTP); unset: none; 0 takes a free one")
     page_host: str = flag("127.0.0.1", help="address of the live page, which shows the text of requests")
+    trace_sample_ratio: float = flag(
+        0.01, help="share of the requests that are traced where the caller does not say, 0 to 1"
+    )
+    log_requests: bool = flag(False, help="log a line a request at its end")
     log_level: str = flag("info", help="least severe log lines to write", choices=LEVELS)
     drain_timeout_s: float = flag(30.0, help="seconds that running requests get after SIGTERM")
     targets: tuple[str, ...] = flag(
@@ -75,6 +79,7 @@ class RouterConfig(ServiceFlags):
         self.check_service_flags()
         for name in ("port", "metrics_port"):
             require(0 <= getattr(self, name) < 65536, name, getattr(self, name), "0 to 65535")
+        require(0 <= self.trace_sample_ratio <= 1, "trace_sample_ratio", self.trace_sample_ratio, "0 to 1")
         page_port = self.page_port
         require(page_port is None or 0 <= page_port < 65536, "page_port", page_port, "0 to 65535, or unset")
         nonnegative = ("drain_timeout_s", "queue_timeout_s", "speculative_hysteresis", "priority_ageing_s")

@@ -237,5 +237,6 @@ class Dispatcher:
             live.end(UnavailableError(f"{tried}; {last}. Try again, or look into the targets' logs"))
         else:
             self._metrics.replays.labels(reason).inc()
+            live.trace.wait(reason)
             self._room.come_back(live)
             self._schedule_pump()

@@ -13,6 +13,7 @@ from paceline.types import FinishReason, SpeculationDecision
 from router.placement import Demand
 from router.queue import Claim
 from router.request import ClientRequest
+from router.request_trace import NO_TRACE
 from router.stream_pacer import StreamPacer
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class LiveRequest:
         "submitted_at",
         "taken",
         "taken_at",
+        "trace",
         "untaken_steps",
     )
 
@@ -90,6 +92,7 @@ class LiveRequest:
         self.started_at = now
         self.queued_at = now
         self.taken_at = now  # the last time
+        self.trace = NO_TRACE
         self.untaken_steps = 0  # that gave the tokens not taken yet
         self._held = False  # they wait for more
         self._pacer = pacer

@@ -19,6 +19,7 @@ from router.dispatcher import Dispatcher
 from router.metrics import RouterMetrics
 from router.page.live_page import PageSources, serving_page
 from router.request_codec import RequestParser
+from router.request_recorder import RequestRecorder
 from router.servicer import SERVICE_NAME, RouterServicer
 from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import TextTokenizer
@@ -37,6 +38,7 @@ class RunningRouter:
     page_port: int  # of the live page; 0: there is none
     dispatcher: Dispatcher
     registry: CollectorRegistry
+    plumbing: Plumbing
     links: asyncio.Task[None]  # runs until cancelled; ends early by an error of our own alone
     _rpc: RpcServer
     _config: RouterConfig
@@ -54,7 +56,7 @@ async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
     tokenizer = TextTokenizer.load(config.model_path)
     template = ChatTemplate.load(config.model_path)
     registry = CollectorRegistry()
-    plumbing = Plumbing(config, registry)
+    plumbing = Plumbing(config, registry, service="router", trace_ratio=config.trace_sample_ratio)
     metrics = RouterMetrics(registry)
     dispatcher = Dispatcher(
         config, incarnation=secrets.randbits(64), tokenizer=tokenizer, metrics=metrics, plumbing=plumbing
@@ -63,7 +65,18 @@ async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
         tokenizer, template, draw_seed=lambda: secrets.randbits(64), draw_id=lambda: uuid.uuid4().hex
     )
     rpc = plumbing.server(SERVICE_NAME)
-    servicer = RouterServicer(config, dispatcher, parser=parser, tokenizer=tokenizer, metrics=metrics)
+    servicer = RouterServicer(
+        config,
+        dispatcher,
+        parser=parser,
+        tokenizer=tokenizer,
+        recorder=RequestRecorder(
+            metrics,
+            plumbing.tracer,
+            log_requests=config.log_requests,
+            clock=asyncio.get_running_loop().time,
+        ),
+    )
     servicer.add_to(rpc.server)
     page = serving_page(PageSources(config, dispatcher, registry, plumbing, tokenizer))
     with MetricsServer(registry, host=config.host, port=config.metrics_port):
@@ -73,8 +86,9 @@ async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
             async with page as page_port:
                 await dispatcher.fleet.contacted(_CONTACT_S)
                 await rpc.set_ready(True)
-                yield RunningRouter(port, page_port, dispatcher, registry, links, rpc, config)
+                yield RunningRouter(port, page_port, dispatcher, registry, plumbing, links, rpc, config)
         finally:
             await rpc.stop(_STOP_GRACE_S)
             links.cancel()
             await asyncio.gather(links, return_exceptions=True)
+            await asyncio.to_thread(plumbing.close)

@@ -37,6 +37,7 @@ def encode_submission(live: LiveRequest, *, number: int, max_tokens: int) -> tar
         attempt=live.attempt,
         sampling_params=encode_sampling_params(dataclasses.replace(request.sampling, max_tokens=max_tokens)),
         decision=encode_decision(live.flight.decision),
+        traceparent=live.trace.traceparent,
     )
 
 

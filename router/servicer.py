@@ -17,8 +17,8 @@ from router.config import RouterConfig
 from router.dispatcher import Dispatcher
 from router.info_codec import encode_router_info
 from router.live_request import LiveRequest
-from router.metrics import RouterMetrics
 from router.request_codec import RequestParser, decode_terms
+from router.request_recorder import RequestRecorder
 from router.response_codec import ResponseEncoder
 from router.tenants import TenantDoor
 from router.text.tokenizer import TextTokenizer
@@ -37,13 +37,13 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         *,
         parser: RequestParser,
         tokenizer: TextTokenizer,
-        metrics: RouterMetrics,
+        recorder: RequestRecorder,
     ) -> None:
         self._config = config
         self._dispatcher = dispatcher
         self._parser = parser
         self._tokenizer = tokenizer
-        self._metrics = metrics
+        self._recorder = recorder
         self._clock = asyncio.get_running_loop().time
         limit = config.rate_limit()
         self._door = None if limit is None else TenantDoor(limit, clock=self._clock)
@@ -67,10 +67,14 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     async def Generate(
         self, request: router_pb2.GenerateRequest | DecodeError, context: _Context
     ) -> AsyncIterator[router_pb2.GenerateResponse]:
+        traceparent = _metadata(context, "traceparent") if self._recorder.traces else None
+        span = self._recorder.arrived(traceparent or "")
         try:
             live = await self._admit(request, context)
+            self._recorder.admitted(live, span)
         except PacelineError as error:
-            self._metrics.count_refusal(error)
+            request_id = "" if isinstance(request, DecodeError) else request.request_id
+            self._recorder.refused(span, error, request_id=request_id)
             await _abort(context, error)
         try:
             responses = ResponseEncoder(
@@ -82,12 +86,13 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
                 if isinstance(live.outcome, PacelineError):
                     await _abort(context, live.outcome)
                 response = responses.next()
-                sent_at = self._count(live, len(response.token_ids), sent_at)
+                sent_at = self._recorder.sent(live, len(response.token_ids), sent_at)
                 yield response
                 if response.finish_reason:
                     return
         finally:
             self._dispatcher.release(live)
+            self._recorder.ended(live)
 
     async def GetInfo(
         self, request: router_pb2.RouterServiceGetInfoRequest, context: _Context
@@ -97,7 +102,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     async def _admit(self, request: router_pb2.GenerateRequest | DecodeError, context: _Context) -> LiveRequest:
         """Through the tenant's door and into the queue. Raises a PacelineError."""
         arrived_at = self._clock()
-        tenant = None if self._keys is None else self._keys.tenant_of(_authorization(context))
+        tenant = None if self._keys is None else self._keys.tenant_of(_metadata(context, "authorization"))
         self._dispatcher.check_open()
         if isinstance(request, DecodeError):
             raise InvalidInputError(f"the bytes sent are no GenerateRequest: {request}")
@@ -112,19 +117,10 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         deadline = None if time_limit_s is None else arrived_at + time_limit_s
         return self._dispatcher.admit(parsed, arrived_at=arrived_at, deadline=deadline)
 
-    def _count(self, live: LiveRequest, num_tokens: int, sent_at: float) -> float:
-        """Counts a message at its sending; returns that time. sent_at: of the one before it, 0 for none."""
-        now = self._clock()
-        if num_tokens and sent_at:
-            self._metrics.token_s.observe((now - sent_at) / num_tokens)
-        elif num_tokens:
-            self._metrics.first_token_s.observe(now - live.started_at)
-        return now
 
-
-def _authorization(context: _Context) -> str | None:
+def _metadata(context: _Context, wanted: str) -> str | None:
     for name, value in context.invocation_metadata() or ():
-        if name == "authorization":
+        if name == wanted:
             return value if isinstance(value, str) else value.decode("latin-1")
     return None
 

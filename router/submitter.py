@@ -65,4 +65,5 @@ class Submitter:
         live.max_tokens = clipped_max_tokens(demand, target.context_length)
         decision = self._speculation.start(link, live)
         self._metrics.count_start(live, self._clock() - live.queued_at)
+        live.trace.attempt(live, target=target.address, decision=decision)
         link.submit(live, decision, max_tokens=live.max_tokens, pages=pages_of(demand, target))

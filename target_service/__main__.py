@@ -70,8 +70,8 @@ def _run(config: TargetConfig, init_method: str) -> None:
     from target_service.service import LoadedTarget
 
     registry = CollectorRegistry()
-    plumbing = Plumbing(config, registry)
-    target = LoadedTarget.load(config, init_method=init_method, registry=registry)
+    plumbing = Plumbing(config, registry, service="target")
+    target = LoadedTarget.load(config, init_method=init_method, registry=registry, tracer=plumbing.tracer)
     with MetricsServer(registry, host=config.host, port=config.metrics_port):
         asyncio.run(_serve(target, plumbing))
 
@@ -89,6 +89,7 @@ async def _serve(target: LoadedTarget, plumbing: Plumbing) -> None:
         signal.cancel()
         await service.drain()
         await service.close()
+        await asyncio.to_thread(plumbing.close)
         if service.failed.done():
             service.failed.result()
 

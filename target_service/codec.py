@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from target_service.request import Request, RequestKey, cost_of
 from target_service.round_columns import RoundColumns
 from target_service.token_columns import join
 
+_log = logging.getLogger(__name__)
 _RETURN_REASONS = {
     ReturnReason.NO_CREDIT: target_pb2.RETURN_REASON_NO_CREDIT,
     ReturnReason.PREEMPTED: target_pb2.RETURN_REASON_PREEMPTED,
@@ -82,8 +84,11 @@ class Edge:
                     params=decode_sampling_params(sent),
                     decision=decode_decision(message.decision),
                     cost=cost,
+                    request_id=message.request_id,
+                    traceparent=message.traceparent,
                 )
             except PacelineError as error:
+                _log.warning("a submission is refused: %s", error, extra={"request_id": message.request_id})
                 events.append(Refused(stream, message.request, cost, error))
             else:
                 requests.append(request)

@@ -27,7 +27,10 @@ def encode_orders(orders: list[DraftOrders], incarnation: int) -> draft_pb2.Spec
     for part in orders:
         for order in part.opens:
             message.open.add(
-                session=order.session, max_len=order.max_len, sampling_params=encode_sampling_params(order.params)
+                session=order.session,
+                max_len=order.max_len,
+                sampling_params=encode_sampling_params(order.params),
+                traceparent=order.traceparent,
             )
         message.release.extend(part.releases)
     extends = [part.extend for part in orders if part.extend is not None]

@@ -85,7 +85,7 @@ class DraftDesk:
         self._last_session += 1
         session = seq.draft = DraftSession(address, session=self._last_session, epoch=state.epoch)
         state.sessions[session.session] = seq
-        self._orders_of(address).opens.append(OpenOrder(session.session, seq.limit, seq.params))
+        self._orders_of(address).opens.append(OpenOrder(session.session, seq.limit, seq.params, seq.span.traceparent))
         return session
 
     def loads(self) -> list[DraftLoad]:

@@ -17,6 +17,7 @@ class OpenOrder:
     session: int
     max_len: int
     params: SamplingParams
+    traceparent: str = ""  # of the request's span; "": not traced
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -37,6 +37,8 @@ class Request:
     params: SamplingParams
     decision: SpeculationDecision
     cost: Cost
+    request_id: str = ""  # the client's or the router's, for traces and logs
+    traceparent: str = ""  # of the router's span; "": not traced
 
 
 def cost_of(*, prompt_len: int, max_tokens: int, context_length: int, page_size: int) -> Cost:

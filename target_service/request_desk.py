@@ -11,6 +11,7 @@ import grpc
 from engine.pages import PageAllocator, PageTable
 from paceline.errors import PacelineError
 from paceline.stats import SpeculationStats
+from paceline.tracing import NO_SPAN, Tracer
 from paceline.tree import MAX_NODES
 from paceline.types import FinishReason
 from target_service.credits import CreditBook
@@ -22,6 +23,8 @@ from target_service.request import Cost, Request, RequestKey
 from target_service.scheduler import Limits
 from target_service.sequence import Sequence, finish_before_start
 from target_service.sequence_table import SequenceTable
+
+_NO_TRACES = Tracer()
 
 
 class DuplicateRequestError(PacelineError):
@@ -48,7 +51,13 @@ class RequestDesk:
     """
 
     def __init__(
-        self, allocator: PageAllocator, bounds: RequestBounds, *, drafts: DraftDesk, metrics: TargetMetrics
+        self,
+        allocator: PageAllocator,
+        bounds: RequestBounds,
+        *,
+        drafts: DraftDesk,
+        metrics: TargetMetrics,
+        tracer: Tracer = _NO_TRACES,
     ) -> None:
         self.sequences: dict[RequestKey, Sequence] = {}  # in order of arrival
         self.num_decoding = (
@@ -66,6 +75,7 @@ class RequestDesk:
         self._bounds = bounds
         self._drafts = drafts
         self._metrics = metrics
+        self._tracer = tracer
         self._costs: dict[RequestKey, Cost] = {}
         self._policies: dict[int, PolicySet] = {}
         self._streams: list[int] = []
@@ -78,7 +88,7 @@ class RequestDesk:
     def close_stream(self, stream: int) -> None:
         """Ends the stream's requests without a word."""
         for key in [key for key in self.sequences if key.stream == stream]:
-            self._release(key)
+            self._release(key, FinishReason.CANCELLED.value)
             self._metrics.finished(FinishReason.CANCELLED.value)
         self._streams.remove(stream)
         self.credits.close(stream)
@@ -138,18 +148,19 @@ class RequestDesk:
     def begin_decoding(self, seq: Sequence) -> None:
         """The request's prompt is done."""
         seq.is_decoding = True
+        seq.span.note("first token")
         self.num_decoding += 1
 
     def finish(self, key: RequestKey, reason: FinishReason, error: PacelineError | None = None) -> None:
         """Ends a running request; its tokens are in the emission or went before."""
-        stats = self._release(key)
+        stats = self._release(key, reason.value)
         self.batch(key.stream).finishes.append(Finished(key.request, reason, stats, error))
         self._metrics.finished(reason.value)
 
     def return_all(self, reason: ReturnReason) -> None:
         """Gives every running request back to its router."""
         for key in list(self.sequences):
-            stats = self._release(key)
+            stats = self._release(key, reason.value)
             self.batch(key.stream).returns.append(Returned(key.request, reason, stats))
             self._metrics.returned(reason.value, was_running=True)
 
@@ -195,15 +206,18 @@ class RequestDesk:
         pages.reserve(limit + MAX_NODES)
         assert len(pages.pages) == request.cost.pages, f"{len(pages.pages)} pages, paid {request.cost.pages}"
         seq = Sequence(request, pages, self.table, limit=limit, eos_token_ids=eos_token_ids)
+        if request.traceparent:
+            seq.span = self._tracer.begin("target request", parent=request.traceparent, request_id=request.request_id)
         self.sequences[request.key] = seq
         self._drafts.follow(seq)
 
-    def _release(self, key: RequestKey) -> SpeculationStats:
+    def _release(self, key: RequestKey, reason: str) -> SpeculationStats:
         """What speculation did for the request, whose pages, row, session and credits go back."""
         seq = self.sequences.pop(key)
         stats = seq.stats
         self.num_decoding -= seq.is_decoding
         self._drafts.leave(seq)
+        _end_span(seq, stats, reason)
         seq.close()
         self.credits.give_back(key.stream, self._costs.pop(key))
         return stats
@@ -222,6 +236,19 @@ class RequestDesk:
             join_rounds=any(p.join_rounds for p in policies),
         )
         self.credits.set_slots(self.max_running_requests)
+
+
+def _end_span(seq: Sequence, stats: SpeculationStats, reason: str) -> None:
+    if seq.span is not NO_SPAN:
+        seq.span.end(
+            reason=reason,
+            prompt_tokens=seq.prompt_len,
+            context_tokens=seq.committed_len,
+            rounds=stats.rounds,
+            speculative_rounds=stats.speculative_rounds,
+            accepted_drafts=stats.accepted_drafts,
+            late_rounds=stats.late_rounds,
+        )
 
 
 def _least(bound: int, wishes: Iterable[int | None]) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.pages import PageTable
 from paceline.stats import SpeculationStats
+from paceline.tracing import NO_SPAN
 from paceline.types import FinishReason, SamplingParams, SpeculationDecision
 from target_service.draft_session import DraftSession
 from target_service.request import Request, RequestKey
@@ -43,6 +44,7 @@ class Sequence:
         "prefill_len",
         "prompt_len",
         "row",
+        "span",
         "stop_ids",
         "table",
     )
@@ -65,6 +67,7 @@ class Sequence:
         self.row = table.add(request, pages.page_ids, limit=limit, stop_ids=self.stop_ids)
         self.is_decoding = False
         self.draft: DraftSession | None = None
+        self.span = NO_SPAN
         self.path = StepPath(0, 0, np.zeros(0, np.int32), 0)  # of the step that it last speculated in
 
     @property

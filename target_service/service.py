@@ -15,6 +15,7 @@ from engine.pages import PageAllocator
 from kernels.ops import WalkLimits
 from paceline.errors import PacelineError, UnavailableError
 from paceline.plumbing import Plumbing
+from paceline.tracing import Tracer
 from target_service.codec import Edge
 from target_service.config import TargetConfig
 from target_service.deadline import TreeDeadline
@@ -53,17 +54,24 @@ class LoadedTarget:
     parts: LoopParts
 
     @classmethod
-    def load(cls, config: TargetConfig, *, init_method: str, registry: CollectorRegistry) -> LoadedTarget:
+    def load(
+        cls, config: TargetConfig, *, init_method: str, registry: CollectorRegistry, tracer: Tracer | None = None
+    ) -> LoadedTarget:
         """Takes seconds; to be called before the event loop runs. Raises ModelLoadError or ConfigError."""
         rank = load_rank(config, 0, init_method)
         info = service_info(config, rank)
-        parts = make_parts(config, rank, context_length=info.context_length, registry=registry)
+        parts = make_parts(config, rank, context_length=info.context_length, registry=registry, tracer=tracer)
         add_step_times(info, parts.times)
         return cls(config, info, parts)
 
 
 def make_parts(
-    config: TargetConfig, rank: LoadedRank, *, context_length: int, registry: CollectorRegistry
+    config: TargetConfig,
+    rank: LoadedRank,
+    *,
+    context_length: int,
+    registry: CollectorRegistry,
+    tracer: Tracer | None = None,
 ) -> LoopParts:
     """All that the decode loop drives, over a loaded rank 0. Runs the warm-up."""
     runner = StepRunner(rank.model, rank.cache, ops=rank.ops, tp=rank.tp)
@@ -84,7 +92,7 @@ def make_parts(
     )
     return LoopParts(
         runner=runner,
-        requests=RequestDesk(allocator, bounds, drafts=drafts, metrics=metrics),
+        requests=RequestDesk(allocator, bounds, drafts=drafts, metrics=metrics, tracer=tracer or Tracer()),
         drafts=drafts,
         asker=DraftAsker(drafts, rows, context_length=context_length),
         times=times,
