@@ -7,7 +7,20 @@ import sys
 from collections.abc import Sequence
 
 import paceline
-from client.commands import api_key, bench, chat, demo, doctor, fetch, generate, inflate, info, inspect, serve, train_head
+from client.commands import (
+    api_key,
+    bench,
+    chat,
+    demo,
+    doctor,
+    fetch,
+    generate,
+    inflate,
+    info,
+    inspect,
+    serve,
+    train_head,
+)
 from paceline.errors import ConfigError, PacelineError
 
 _INTERRUPTED = 130

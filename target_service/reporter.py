@@ -20,7 +20,6 @@ from target_service.speculation_stats import AcceptanceWindow
 from target_service.step_plan import PlannedStep
 from target_service.step_runner import StepResult
 
-
 _LAG_STEPS = 16  # between looks at how far the drafts are behind: a look costs a loop over the requests
 
 
