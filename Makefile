@@ -41,7 +41,8 @@ demo: setup ## start router, draft and target here, stream an answer, compare wi
 	@$(BIN)/paceline demo
 
 test: setup lint ## lint, types, protos and the tests (under 10 minutes on 2 cores)
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n 2 --ignore tests/e2e
+	@$(BIN)/python -m pytest -q tests/e2e
 
 test-slow: setup ## the longer checks
 	@$(BIN)/python -m pytest -q -m slow -o faulthandler_timeout=3600

@@ -19,7 +19,7 @@ from paceline.types import MAX_SCRATCH_NODES, TreeShape
 _SESSIONS = (1, 4, 16, 64, 256)
 _NUM_ROWS = 2  # of a session in a round: about what a tree's accepted path and the next token are
 _REPEATS = 2  # the first of a kind is slow
-_LONG_MS = 50.0  # no batch larger than one that took so long is tried
+_LONG_MS = 15.0  # no batch larger than one that took so long is tried
 
 
 class ProposeTime(NamedTuple):

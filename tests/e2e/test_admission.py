@@ -14,6 +14,8 @@ from client.request import GenerateOptions, Sampling
 from paceline.errors import CapacityError, DeadlineError
 from tests.support.services import WAIT_S
 
+pytestmark = pytest.mark.slow
+
 SHORT = Sampling(max_tokens=4, ignore_eos=True)
 LONG = Sampling(max_tokens=400, ignore_eos=True)
 PROMPT = [500, 501, 502, 503]

@@ -73,9 +73,6 @@ BAD_REQUESTS = {
     "penalty": (request(frequency_penalty=1.0), UNIMPLEMENTED, "frequency_penalty"),
     "logprobs": (request(logprobs=1), UNIMPLEMENTED, "logprobs"),
     "grammar": (request(grammar="x"), UNIMPLEMENTED, "grammar"),
-    "priority": (router_pb2.GenerateRequest(text="x", priority=1), UNIMPLEMENTED, "priority"),
-    "deadline": (router_pb2.GenerateRequest(text="x", deadline_s=1), UNIMPLEMENTED, "deadline_s"),
-    "tenant": (router_pb2.GenerateRequest(text="x", tenant="t"), UNIMPLEMENTED, "tenant"),
     "lora": (router_pb2.GenerateRequest(text="x", lora_id="l"), UNIMPLEMENTED, "lora_id"),
 }
 

@@ -12,6 +12,8 @@ from client.launcher import Fleet, FleetConfig
 from client.request import GenerateOptions, Message, Sampling
 from tests.support.services import PATIENT, TREE, WAIT_S, ask
 
+pytestmark = pytest.mark.slow
+
 LONG = Sampling(max_tokens=48, ignore_eos=True)
 
 

@@ -16,9 +16,9 @@ def parsed(*argv: str) -> RouterConfig:
     return parse_flags(RouterConfig, argv, prog="router")
 
 
-def test_the_defaults_adapt() -> None:
+def test_the_default_is_always_the_default_tree() -> None:
     policy = parsed().policy()
-    assert policy.kind is PolicyKind.ADAPTIVE
+    assert policy.kind is PolicyKind.ALWAYS
     assert policy.shape == DEFAULT_TREE
 
 
