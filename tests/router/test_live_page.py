@@ -152,6 +152,7 @@ def browser() -> Iterator[chromium.Browser]:
         yield browser
 
 
+@pytest.mark.slow
 async def test_a_browser_shows_the_page_with_a_thousand_requests(
     start_peer: Make, make_rig: Make, browser: chromium.Browser, tmp_path: Path
 ) -> None:

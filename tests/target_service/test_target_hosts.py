@@ -21,6 +21,8 @@ from tests.support.target_peer import submission
 from tests.support.target_program import Program, router_of
 from tests.support.tiny_target import TinyTarget, random_prompt
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., tuple[Program, Program]]
 
 
