@@ -23,6 +23,8 @@ from tests.support.certificates import Authority
 from tests.support.otlp_collector import Collector, collecting
 from tests.support.services import PATIENT, WAIT_S, ask
 
+pytestmark = pytest.mark.slow
+
 KEY = "pl_the-tenants-key"
 PROMPTS = ["Name three colours.", "Count to five.", "What is a bicycle?", "Say hello."]
 SAMPLING = Sampling(max_tokens=24, temperature=0.0, ignore_eos=True)
