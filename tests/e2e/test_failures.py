@@ -19,6 +19,8 @@ from client.request import GenerateOptions, Message, Sampling
 from paceline.v1 import draft_pb2, draft_pb2_grpc, target_pb2, target_pb2_grpc
 from tests.support.services import PATIENT, TREE, WAIT_S, ask
 
+pytestmark = pytest.mark.slow
+
 LONG = Sampling(max_tokens=60, ignore_eos=True)
 
 
