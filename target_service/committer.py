@@ -73,7 +73,6 @@ class Committer:
         table.counts.add_rounds(rows[: planned.num_decoding], late=rows[planned.late])
         if planned.num_speculating:
             self._note_trees(planned, walk.accept_length)
-            self._note_rounds(planned, walk.accept_length)
             _note_paths(planned, walk, starts=starts, step=step)
         for chunk in planned.due.chunks:
             if chunk.is_last:
@@ -105,25 +104,25 @@ class Committer:
         return kept, ends
 
     def _note_trees(self, planned: PlannedStep, accept_length: np.ndarray) -> None:
-        """How far each tree was right."""
+        """How far each tree was right, and for the routers' policies the late ones, too."""
         num_nodes = np.diff(planned.plan.trees.node_indptr[: len(planned.due.trees) + 1])
         trees = np.flatnonzero(num_nodes > 1)
         accepted = accept_length[trees]
         self._table.counts.add_trees(planned.rows[trees], num_nodes=num_nodes[trees], accept_length=accepted)
         self._window.extend(accepted.tolist())
-
-    def _note_rounds(self, planned: PlannedStep, accept_length: np.ndarray) -> None:
-        """For the routers' policies: each request that asked its draft, with a tree or late."""
-        num_nodes = np.diff(planned.plan.trees.node_indptr[: len(planned.due.trees) + 1])
-        trees = np.flatnonzero(num_nodes > 1)
         asked = np.concatenate([trees, np.array(planned.late, np.int64)])
         if not len(asked):
             return
         rows, table = planned.rows[asked], self._table
-        nodes, accepted = np.ones(len(asked), np.int64), np.zeros(len(asked), np.int64)
-        nodes[: len(trees)], accepted[: len(trees)] = num_nodes[trees], accept_length[trees]
+        num_late = len(planned.late)
         shapes = [_shape_asked(planned.seqs[number]) for number in asked.tolist()]
-        everything, streams = RoundColumns(table.request[rows], shapes, nodes, accepted), table.stream[rows]
+        everything = RoundColumns(
+            request=table.request[rows],
+            shapes=shapes,
+            num_nodes=np.append(num_nodes[trees], np.ones(num_late, np.int64)),
+            accept_length=np.append(accepted, np.zeros(num_late, np.int64)),
+        )
+        streams = table.stream[rows]
         for stream in set(streams.tolist()):
             self._requests.batch(stream).rounds.append(everything.of(streams == stream))
 

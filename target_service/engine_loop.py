@@ -154,6 +154,7 @@ class EngineLoop:
         pending = runner.launch(planned.plan, planned.sampling, num_feature_rows=planned.num_drafted_rows)
         self._hand_over_late()
         self._reporter.flush()
+        self._has_sent = False
         sessions = [(0, 0) if seq.draft is None else (seq.draft.session, seq.draft.round) for seq in planned.seqs]
         result = pending.result()
         known_s = self._clock()
