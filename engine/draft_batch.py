@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engine.pages import PageTable
 from engine.pool import HeadCache
+from engine.ragged import indptr
 from kernels.ops import AttentionBatch
 from paceline.tree import DraftTree
 from paceline.types import MAX_SCRATCH_NODES, TreeShape
@@ -211,10 +212,3 @@ def slots_of(batch: AttentionBatch, request: np.ndarray, positions: np.ndarray) 
     """int64: the slot of each position of a request of the batch, within its pages. The arrays broadcast."""
     page, offset = np.divmod(positions, batch.page_size)
     return batch.page_ids[batch.page_indptr[request] + page].astype(np.int64) * batch.page_size + offset
-
-
-def indptr(counts: np.ndarray) -> np.ndarray:
-    """int32 [n + 1]: 0 and the running sums."""
-    sums = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=sums[1:])
-    return sums

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.draft_batch import ExtendItem, PendingTrees, ProposeParams, attention_batch, indptr, row_batch, split_rows
+from engine.draft_batch import ExtendItem, PendingTrees, ProposeParams, attention_batch, row_batch, split_rows
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
 from engine.proposal_ranking import Ranker, RankRows
+from engine.ragged import indptr
 from engine.tree_growth import Beam, TreeGrowth
 from kernels.ops import AttentionBatch, Ops
 from paceline.tree import DraftTree

@@ -12,8 +12,7 @@ from engine.draft_batch import Piece, row_batch, spare_batch
 from engine.graph_capture import Capture, Launch
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
-from engine.upload import Upload
-from kernels.ops import AttentionLimits
+from kernels.upload import Upload
 
 _COLUMNS = 5  # tokens, positions, slots, last rows, their places
 
@@ -26,25 +25,14 @@ class ExtendForward:
 
     def __init__(self, model: HeadModel, cache: HeadCache, *, max_rows: int, last_hidden: Tensor) -> None:
         """last_hidden: [places + 1, H] of the model's dtype."""
-        config = model.config
         self.max_rows = max_rows
         self._model = model
         self._cache = cache
         self._last_hidden = last_hidden
         self._buckets = [*_buckets_below(max_rows), max_rows]
         self._rows = Upload((_COLUMNS * max_rows,), torch.int64, model.device)
-        self._features = Upload((max_rows, config.hidden_size), model.dtype, model.device)
-        self._attention = model.ops.attention_buffers(
-            AttentionLimits(
-                max_rows=max_rows,
-                max_requests=max_rows,
-                max_pages=cache.num_pages,
-                page_size=cache.page_size,
-                num_heads=config.num_heads,
-                num_kv_heads=config.num_kv_heads,
-                head_dim=config.head_dim,
-            )
-        )
+        self._features = Upload((max_rows, model.config.hidden_size), model.dtype, model.device)
+        self._attention = model.attention_buffers(cache, max_rows=max_rows, max_requests=max_rows)
         self._replays: dict[tuple[int, int], Launch] = {}
 
     def keys(self) -> list[tuple[int, int]]:

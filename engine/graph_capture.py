@@ -25,12 +25,6 @@ class Capture(Protocol):
         ...
 
 
-def replay_by_calling(launch: Launch) -> Launch:
-    """A Capture for any device: the replay launches everything again."""
-    launch()
-    return launch
-
-
 class CudaCapture:
     """A Capture into CUDA graphs of one device that share a memory pool, so capture the largest first.
 

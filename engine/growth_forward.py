@@ -16,9 +16,9 @@ from engine.graph_capture import Capture, Launch
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
 from engine.proposal_ranking import NoiseRows, Ranked, rank_greedy, rank_noised
-from engine.upload import Upload
 from kernels.growth import BeamRows, GrowingTrees, GrowthInputs, GrowthShape
-from kernels.ops import AttentionBatch, AttentionLimits, AttentionPlan
+from kernels.ops import AttentionBatch, AttentionPlan
+from kernels.upload import Upload
 from paceline.types import MAX_SCRATCH_NODES
 
 # place, root, committed_len, num_steps, topk, num_nodes, seed, temperature, min_score; the scratch slots follow
@@ -53,24 +53,14 @@ class GrowthForward:
         self, model: HeadModel, cache: HeadCache, *, max_sessions: int, max_rows: int, last_hidden: Tensor
     ) -> None:
         """max_rows: beam nodes of all sessions together, of one level. last_hidden: [places + 1, H]."""
-        config, device = model.config, model.device
+        device = model.device
         self._model = model
         self._cache = cache
         self._last_hidden = last_hidden
         self._max_rows = max_rows
         self._max_sessions = max_sessions
         self._upload = Upload(((_COLUMNS + MAX_SCRATCH_NODES) * max_sessions,), torch.int64, device)
-        self._attention = model.ops.attention_buffers(
-            AttentionLimits(
-                max_rows=max_rows,
-                max_requests=max_sessions,
-                max_pages=cache.num_pages,
-                page_size=cache.page_size,
-                num_heads=config.num_heads,
-                num_kv_heads=config.num_kv_heads,
-                head_dim=config.head_dim,
-            )
-        )
+        self._attention = model.attention_buffers(cache, max_rows=max_rows, max_requests=max_sessions)
         tokens, parent_rows, positions, slots = torch.zeros((4, max_rows), dtype=torch.int64, device=device)
         self._rows = BeamRows(
             tokens=tokens,

@@ -19,7 +19,7 @@ from engine.rope import cos_sin_table
 from engine.tp import TpGroup
 from engine.weights import fingerprint_of, open_weights
 from engine.weights.loader import WeightLoader
-from kernels.ops import AttentionPlan, Ops
+from kernels.ops import AttentionBuffers, AttentionLimits, AttentionPlan, Ops
 
 
 class HeadModel:
@@ -97,6 +97,20 @@ class HeadModel:
         shape = ((num_pages + 1) * page_size, self.config.num_kv_heads, self.config.head_dim)
         k, v = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
         return HeadCache(k, v, num_pages, page_size)
+
+    def attention_buffers(self, cache: HeadCache, *, max_rows: int, max_requests: int) -> AttentionBuffers:
+        """For steps on this cache that a graph may hold."""
+        config = self.config
+        limits = AttentionLimits(
+            max_rows=max_rows,
+            max_requests=max_requests,
+            max_pages=cache.num_pages,
+            page_size=cache.page_size,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_dim=config.head_dim,
+        )
+        return self.ops.attention_buffers(limits)
 
     @torch.inference_mode()
     def forward(

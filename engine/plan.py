@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.pages import PageTable, pages_for
+from engine.ragged import indptr
 from engine.tree_links import links_of
 from kernels.ops import AttentionBatch, TreeBatch
 from paceline.tree import DraftTree
@@ -134,7 +135,7 @@ class StepBuilder:
         base = _concat(self._base, np.int64)
         page_ids = _concat(self._page_ids, np.int32)
         is_causal = np.array(self._is_causal, np.bool_)
-        q_indptr, page_indptr = _indptr(num_rows), _indptr(-(-(base + num_rows) // self._page_size))
+        q_indptr, page_indptr = indptr(num_rows), indptr(-(-(base + num_rows) // self._page_size))
         request = np.arange(len(num_rows)).repeat(num_rows)
         first_row = q_indptr[request]
         local = np.arange(len(tokens)) - first_row
@@ -150,7 +151,7 @@ class StepBuilder:
             samples = np.array(self._samples, np.bool_)
             is_node = samples[request] & (~causal_rows | (local == num_rows[request] - 1))
             logit_rows = np.flatnonzero(is_node).astype(np.int32)
-            node_indptr = _indptr(np.where(is_causal, 1, num_rows)[samples])
+            node_indptr = indptr(np.where(is_causal, 1, num_rows)[samples])
         return StepPlan(
             tokens=tokens,
             positions=positions,
@@ -201,12 +202,6 @@ def compaction(table: PageTable, committed_len: int, path: np.ndarray) -> tuple[
     moved = np.flatnonzero(path != np.arange(len(path)))
     slots = table.slots(committed_len, committed_len + int(path.max(initial=0)) + 1)
     return slots[path[moved]], slots[moved]
-
-
-def _indptr(counts: np.ndarray) -> np.ndarray:
-    indptr = np.zeros(len(counts) + 1, np.int32)
-    counts.cumsum(out=indptr[1:])
-    return indptr
 
 
 def _concat(parts: list[np.ndarray], dtype: type[np.generic]) -> np.ndarray:

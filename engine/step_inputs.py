@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.plan import StepPlan
-from engine.upload import Upload
+from kernels.upload import Upload
 
 _ALIGNMENT = 16  # int64 values, 128 bytes: kernels are compiled for aligned addresses
 

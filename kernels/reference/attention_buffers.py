@@ -13,7 +13,7 @@ from kernels.reference.attention import ReferencePlan
 class ReferenceAttentionBuffers:
     """AttentionBuffers on any device. Its plans wait for the device, so no graph holds them."""
 
-    variants = (1,)
+    variants: tuple[int, ...] = (1,)
 
     def __init__(self, limits: AttentionLimits, device: torch.device) -> None:
         self.limits = limits

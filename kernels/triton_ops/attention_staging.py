@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.upload import Upload
+
 _ALIGNMENT = 256  # bytes; more than the widest load of a kernel
 
 
@@ -22,55 +24,29 @@ class Section:
 
 
 class Staging:
-    """Two pinned buffers take turns, so that one can be filled while the other is still being copied."""
+    """The sections lie one after the other in an Upload."""
 
     def __init__(self, sections: list[Section], device: torch.device) -> None:
         """The last section is copied up to what it holds, the others whole: it should be the largest."""
         starts = np.cumsum([0, *(_padded(section) for section in sections)]).tolist()
-        self._memory = torch.zeros(starts[-1], dtype=torch.uint8, device=device)
+        self._upload = Upload((starts[-1],), torch.uint8, device)
         self._last = sections[-1]
         self._last_start: int = starts[-2]
         self.tensors: dict[str, Tensor] = {}
+        self._views: dict[int, dict[str, np.ndarray]] = {stage.data_ptr(): {} for stage in self._upload.stages}
         for section, start in zip(sections, starts, strict=False):
+            part = slice(start, start + section.size * section.dtype().itemsize)
             dtype = torch.int64 if section.dtype is np.uint64 else torch.int32
-            part = self._memory[start : start + section.size * dtype.itemsize]
-            self.tensors[section.name] = part.view(dtype)
-        self._halves = [_Half(sections, starts, is_pinned=device.type == "cuda") for _ in range(2)]
-        self._turn = 0
+            self.tensors[section.name] = self._upload.tensor[part].view(dtype)
+            for stage in self._upload.stages:
+                self._views[stage.data_ptr()][section.name] = stage.numpy()[part].view(section.dtype)
 
     def upload(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Copies each array to the start of its section, in the order of the current stream. Reads them at once."""
-        half = self._halves[self._turn]
-        self._turn ^= 1
-        half.wait()
-        views = half.views
+        views = self._views[self._upload.stage().data_ptr()]
         for name, array in arrays.items():
             views[name][: len(array)] = array
-        stop = self._last_start + len(arrays[self._last.name]) * self._last.dtype().itemsize
-        self._memory[:stop].copy_(half.memory[:stop], non_blocking=True)
-        half.mark()
-
-
-class _Half:
-    """One buffer of the host. On the CPU the copy is over when it returns, and there is no event."""
-
-    def __init__(self, sections: list[Section], starts: list[int], *, is_pinned: bool) -> None:
-        self.memory = torch.zeros(starts[-1], dtype=torch.uint8, pin_memory=is_pinned)
-        whole = self.memory.numpy()
-        self.views = {
-            section.name: whole[start : start + section.size * section.dtype().itemsize].view(section.dtype)
-            for section, start in zip(sections, starts, strict=False)
-        }
-        self._copied = torch.cuda.Event() if is_pinned else None
-
-    def wait(self) -> None:
-        """Until the last copy out of it is over."""
-        if self._copied is not None:
-            self._copied.synchronize()
-
-    def mark(self) -> None:
-        if self._copied is not None:
-            self._copied.record()
+        self._upload.send(self._last_start + len(arrays[self._last.name]) * self._last.dtype().itemsize)
 
 
 def _padded(section: Section) -> int:

@@ -12,12 +12,12 @@ import torch
 from engine.device_drafter import DeviceDrafter, DrafterLimits
 from engine.draft_batch import ExtendItem, ProposeParams
 from engine.drafter import Drafter
-from engine.graph_capture import replay_by_calling
 from engine.head_model import HeadModel
 from engine.pages import PageAllocator, PageTable
 from kernels.reference.ops import ReferenceOps
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
+from tests.support.eager_buffers import replay_by_calling
 from tests.support.tiny_draft import Prompt, random_prompt, save_tiny_draft
 
 PAGE_SIZE, NUM_PAGES = 4, 400
@@ -38,9 +38,7 @@ PARAMS = [
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> HeadModel:
-    tiny = save_tiny_draft(Path(tmp_path_factory.mktemp("tiny")))
-    device = torch.device("cpu")
-    return HeadModel.load(tiny.head_path, tiny.model_path, dtype=torch.float32, ops=ReferenceOps(), device=device)
+    return save_tiny_draft(Path(tmp_path_factory.mktemp("tiny"))).head(ReferenceOps())
 
 
 @pytest.fixture
@@ -178,9 +176,7 @@ def test_tritons_kernels_grow_the_tree_that_numpy_grows(
 ) -> None:
     from kernels.triton_ops.ops import TritonOps
 
-    tiny = save_tiny_draft(tmp_path)
-    device = torch.device("cpu")
-    model = HeadModel.load(tiny.head_path, tiny.model_path, dtype=torch.float32, ops=TritonOps(device), device=device)
+    model = save_tiny_draft(tmp_path).head(TritonOps("cpu"))
     drafter = DeviceDrafter(model, model.make_cache(NUM_PAGES, PAGE_SIZE), DrafterLimits(max_rows=8, max_sessions=2))
     item = new_item(allocator, random_prompt(3), replace(SAMPLED, num_steps=2, eagle_topk=2, num_draft_tokens=5))
     assert_same(drafter.extend([item])[0], plain.extend([item])[0])
@@ -193,9 +189,7 @@ def test_a_replayed_graph_gives_the_trees_of_eager_launches(tmp_path: Path, dtyp
     from kernels.backends import load_ops
 
     device = torch.device("cuda")
-    tiny = save_tiny_draft(tmp_path)
-    ops = load_ops("auto", device)
-    model = HeadModel.load(tiny.head_path, tiny.model_path, dtype=dtype, ops=ops, device=device)
+    model = save_tiny_draft(tmp_path).head(load_ops("auto", device), dtype=dtype)
     eager, graphs = (DeviceDrafter(model, model.make_cache(NUM_PAGES, PAGE_SIZE), LIMITS) for _ in range(2))
     eager.capture(CAPTURED, replay_by_calling)
     graphs.capture(CAPTURED, CudaCapture(device))
@@ -220,9 +214,7 @@ def test_on_the_gpu_in_fp32_the_trees_are_those_of_the_cpu(tmp_path: Path, plain
     from kernels.backends import load_ops
 
     device = torch.device("cuda")
-    tiny = save_tiny_draft(tmp_path)
-    ops = load_ops("auto", device)
-    model = HeadModel.load(tiny.head_path, tiny.model_path, dtype=torch.float32, ops=ops, device=device)
+    model = save_tiny_draft(tmp_path).head(load_ops("auto", device))
     drafter = DeviceDrafter(model, model.make_cache(NUM_PAGES, PAGE_SIZE), LIMITS)
     drafter.capture(CAPTURED, CudaCapture(device))
     allocator = PageAllocator(NUM_PAGES, PAGE_SIZE)

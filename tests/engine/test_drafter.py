@@ -32,9 +32,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> HeadModel:
-    tiny = save_tiny_draft(Path(tmp_path_factory.mktemp("tiny")))
-    device = torch.device("cpu")
-    return HeadModel.load(tiny.head_path, tiny.model_path, dtype=torch.float32, ops=ReferenceOps(), device=device)
+    return save_tiny_draft(Path(tmp_path_factory.mktemp("tiny"))).head(ReferenceOps())
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from engine.graph_capture import replay_by_calling
 from engine.pages import PageAllocator, PageTable
 from engine.plan import StepBuilder, StepPlan
 from engine.step_graphs import StepGraphs, graph_sizes
@@ -16,7 +15,7 @@ from engine.step_inputs import StepInputs, StepSize
 from engine.target_model import TargetModel
 from engine.tp import TpGroup
 from paceline.tree import DraftTree
-from tests.support.eager_buffers import BufferedOps
+from tests.support.eager_buffers import BufferedOps, replay_by_calling
 from tests.support.step_plans import NUM_PAGES, PAGE_SIZE, assert_near, mixed_plans
 from tests.support.tiny_target import save_tiny_target
 

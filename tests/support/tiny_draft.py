@@ -12,7 +12,9 @@ from safetensors.torch import save_file
 
 from draft_service.config import DraftConfig
 from engine.drafter import Drafter, ExtendItem, ProposeParams
+from engine.head_model import HeadModel
 from engine.pages import PageAllocator, PageTable
+from kernels.ops import Ops
 from paceline.tree import DraftTree
 from paceline.types import MAX_SCRATCH_NODES, SamplingParams, TreeShape
 
@@ -41,6 +43,9 @@ class TinyDraft:
             "drain_timeout_s": WAIT_S,
         }
         return DraftConfig(**{**settings, **changes})
+
+    def head(self, ops: Ops, *, dtype: torch.dtype = torch.float32) -> HeadModel:
+        return HeadModel.load(self.head_path, self.model_path, dtype=dtype, ops=ops, device=ops.device)
 
 
 @dataclass(frozen=True, slots=True)
