@@ -15,7 +15,6 @@ from client.credentials import Credentials
 from client.errors import RequestCancelledError, typed_errors_aio
 from client.request import GenerateOptions, Prompt, Sampling, build_request
 from paceline.rpc import open_channel
-from paceline.tls import TlsIdentity
 from paceline.v1 import router_pb2
 
 _NO_CREDENTIALS = Credentials()
@@ -36,25 +35,22 @@ class AsyncPacelineClient:
         credentials: Credentials = _NO_CREDENTIALS,
     ) -> None:
         self.address = address
-        self._request_timeout_s = request_timeout_s
-        self._metadata = credentials.metadata
-        self._tls = None if credentials.tls is None else TlsIdentity(credentials.tls)
-        self._channels = Channels(address, self._tls, open_channel)
+        self._asking = Asking.by(credentials, address, request_timeout_s)
+        self._channels = Channels(self._asking, open_channel)
 
     def generate(
         self, prompt: Prompt, *, sampling: Sampling | None = None, options: GenerateOptions | None = None
     ) -> AsyncGeneration:
         """Sends a request and returns at once. Raises InvalidInputError for a value that cannot be sent."""
         request = build_request(prompt, sampling or Sampling(), options or GenerateOptions())
-        asking = Asking(self.address, self._tls, self._metadata, self._request_timeout_s)
-        return AsyncGeneration(request, self._channels.take(), asking)
+        return AsyncGeneration(request, self._channels.take(), self._asking)
 
     async def info(self, *, timeout_s: float = 5.0) -> router_pb2.RouterServiceGetInfoResponse:
         """The router, its fleet and its limits. Raises a PacelineError."""
         opened = self._channels.take()
-        async with typed_errors_aio(self.address, self._tls):
+        async with typed_errors_aio(self.address, self._asking.tls):
             return await opened.stub.GetInfo(
-                router_pb2.RouterServiceGetInfoRequest(), timeout=timeout_s, metadata=self._metadata
+                router_pb2.RouterServiceGetInfoRequest(), timeout=timeout_s, metadata=self._asking.metadata
             )
 
     async def close(self) -> None:

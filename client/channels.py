@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from client.credentials import Credentials
 from paceline.tls import TlsIdentity
 from paceline.v1 import router_pb2_grpc
 
@@ -27,6 +28,12 @@ class Asking:
     metadata: tuple[tuple[str, str], ...]
     timeout_s: float | None
 
+    @classmethod
+    def by(cls, credentials: Credentials, address: str, timeout_s: float | None) -> Asking:
+        """Raises ConfigError for certificates that cannot be used."""
+        tls = None if credentials.tls is None else TlsIdentity(credentials.tls)
+        return cls(address, tls, credentials.metadata, timeout_s)
+
 
 class Opened(Generic[ChannelT]):
     """A channel and the router's stub on it. Hold it as long as a call on it runs: one that nobody holds may close."""
@@ -43,14 +50,12 @@ class Channels(Generic[ChannelT]):
     changed gets another channel, while calls that run go on.
     """
 
-    def __init__(
-        self, address: str, identity: TlsIdentity | None, open: Callable[[str, TlsIdentity | None], ChannelT]
-    ) -> None:
-        self._address = address
-        self._identity = identity
+    def __init__(self, asking: Asking, open: Callable[[str, TlsIdentity | None], ChannelT]) -> None:
+        self._address = asking.address
+        self._identity = asking.tls
         self._open = open
-        self._material = None if identity is None else identity.current()
-        self._newest = Opened(open(address, identity))
+        self._material = None if asking.tls is None else asking.tls.current()
+        self._newest = Opened(open(asking.address, asking.tls))
         self._opened: weakref.WeakSet[Opened[ChannelT]] = weakref.WeakSet((self._newest,))
 
     def take(self) -> Opened[ChannelT]:

@@ -15,7 +15,6 @@ from client.credentials import Credentials
 from client.errors import typed_errors
 from client.request import GenerateOptions, Prompt, Sampling, build_request
 from paceline.rpc import open_blocking_channel
-from paceline.tls import TlsIdentity
 from paceline.v1 import router_pb2
 
 _NO_CREDENTIALS = Credentials()
@@ -36,33 +35,28 @@ class PacelineClient:
         credentials: Credentials = _NO_CREDENTIALS,
     ) -> None:
         self.address = address
-        self._request_timeout_s = request_timeout_s
-        self._metadata = credentials.metadata
-        self._tls = None if credentials.tls is None else TlsIdentity(credentials.tls)
-        self._channels = Channels(address, self._tls, open_blocking_channel)
+        self._asking = Asking.by(credentials, address, request_timeout_s)
+        self._channels = Channels(self._asking, open_blocking_channel)
 
     def generate(
         self, prompt: Prompt, *, sampling: Sampling | None = None, options: GenerateOptions | None = None
     ) -> Generation:
         """Sends a request and returns at once. Raises InvalidInputError for a value that cannot be sent."""
         request = build_request(prompt, sampling or Sampling(), options or GenerateOptions())
-        return Generation(request, self._channels.take(), self._asking())
+        return Generation(request, self._channels.take(), self._asking)
 
     def info(self, *, timeout_s: float = 5.0) -> router_pb2.RouterServiceGetInfoResponse:
         """The router, its fleet and its limits. Raises a PacelineError."""
         opened = self._channels.take()
-        with typed_errors(self.address, self._tls):
+        with typed_errors(self.address, self._asking.tls):
             return opened.stub.GetInfo(
-                router_pb2.RouterServiceGetInfoRequest(), timeout=timeout_s, metadata=self._metadata
+                router_pb2.RouterServiceGetInfoRequest(), timeout=timeout_s, metadata=self._asking.metadata
             )
 
     def close(self) -> None:
         """Cancels what still runs and closes the connection."""
         for channel in self._channels.all():
             channel.close()
-
-    def _asking(self) -> Asking:
-        return Asking(self.address, self._tls, self._metadata, self._request_timeout_s)
 
     def __enter__(self) -> PacelineClient:
         return self

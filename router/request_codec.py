@@ -6,12 +6,12 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 
+from paceline.chat_template import ChatTemplate
 from paceline.codec import decode_sampling_params, decode_token_ids, decode_tree_shape, refuse_reserved_fields
 from paceline.errors import InvalidInputError, ModelLoadError
 from paceline.v1 import router_pb2
 from router.policy import Override
 from router.request import ClientRequest, Limits, Terms
-from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import TextTokenizer
 
 _RESERVED = ("lora_id",)

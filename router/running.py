@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
+from paceline.chat_template import ChatTemplate
 from paceline.metrics import MetricsServer
 from paceline.plumbing import Plumbing
 from paceline.rpc import RpcServer
@@ -21,7 +22,6 @@ from router.page.live_page import PageSources, serving_page
 from router.request_codec import RequestParser
 from router.request_recorder import RequestRecorder
 from router.servicer import SERVICE_NAME, RouterServicer
-from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import TextTokenizer
 
 # A first request should find the drafts that are up; peers that do not answer in this time come later.

@@ -9,9 +9,9 @@ import pytest
 
 from bench.chat_prompt import ChatPrompt
 from bench.config import DEFAULT_PROMPTS
+from paceline.chat_template import ChatTemplate
 from paceline.defaults import DEFAULT_MODEL_PATH
 from paceline.errors import ModelLoadError
-from router.text.chat_template import ChatTemplate
 from router.text.tokenizer import TextTokenizer
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from paceline.chat_template import ChatTemplate
 from paceline.defaults import DEFAULT_MODEL_PATH
 from paceline.errors import InvalidInputError, ModelLoadError
-from router.text.chat_template import ChatTemplate
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
