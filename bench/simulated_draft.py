@@ -15,7 +15,6 @@ class SimDraft:
     """Growths of one batch run one after the other, as they do in a DeviceDrafter."""
 
     def __init__(self, world: World, events: Events) -> None:
-        self.busy_ms = 0.0
         self._world = world
         self._events = events
         self._inbox: list[tuple[Sequence[TreeShape], Callable[[], None]]] = []
@@ -33,7 +32,6 @@ class SimDraft:
         counts = Counter(growth_of(shape, growths) for shapes, _ in batch for shape in shapes)
         spent_ms = sum(self._world.proposals.of(growth).at_one(count) for growth, count in counts.items())
         self._is_busy = True
-        self.busy_ms += spent_ms
         self._events.after(spent_ms, functools.partial(self._done, batch))
 
     def _done(self, batch: Sequence[tuple[Sequence[TreeShape], Callable[[], None]]]) -> None:

@@ -76,10 +76,6 @@ class TargetPlanner:
         self._probe_until_s = -np.inf
         self._probe_after_s = -np.inf
 
-    @property
-    def num_members(self) -> int:
-        return len(self._members)
-
     def slot(self, key: Hashable) -> int | None:
         """The request's place in ``skills``; None for one that is not here."""
         member = self._members.get(key)
