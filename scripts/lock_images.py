@@ -39,8 +39,8 @@ def write(name: str, versions: dict[str, str]) -> None:
 
 
 def main() -> None:
-    write("router.txt", resolve(""))
-    engine = resolve("[engine]", TORCH)
+    write("router.txt", resolve("[otel]"))
+    engine = resolve("[engine,otel]", TORCH)
     write("engine-cuda.txt", engine)
     # torch's CPU build has a version suffix of its own and comes from another index: the Dockerfile names both.
     kept = {name: version for name, version in engine.items() if not name.startswith(CUDA_ONLY) and name != "torch"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
 import json
 import re
 import shutil
@@ -13,12 +15,21 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from paceline.config import parse_flags
 from tests.support.manifests import CONFIGS, PROGRAMS, ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LISTS = {"router.txt": ["otel"], "engine-cpu.txt": ["engine", "otel"], "engine-cuda.txt": ["engine", "otel"]}
+# What runs in the images of a list, and what these rooms import only where it is there.
+ROOMS = {
+    "router.txt": {"client", "paceline", "router"},
+    "engine-cpu.txt": {"draft_service", "engine", "kernels", "paceline", "target_service"},
+    "engine-cuda.txt": {"draft_service", "engine", "kernels", "paceline", "target_service"},
+}
+WITHOUT = {"router.txt": set(), "engine-cpu.txt": {"flashinfer", "triton"}, "engine-cuda.txt": {"flashinfer"}}
 PORTS = {"router": "7100", "draft": "7300", "target": "7200"}
 
 
@@ -60,6 +71,24 @@ def copied_from(stage: str, device: str = "cpu") -> set[str]:
 def locked(name: str) -> dict[str, str]:
     lines = (ROOT / "docker" / name).read_text().splitlines()
     return dict(line.split("==") for line in lines if not line.startswith("#"))
+
+
+def installed(name: str) -> dict[str, str]:
+    """What a list brings, and torch, which the Dockerfile installs beside the CPU's list."""
+    (version,) = re.findall(r"^ARG TORCH_VERSION=(\S+)$", DOCKERFILE, re.MULTILINE)
+    return locked(name) | ({"torch": version} if name == "engine-cpu.txt" else {})
+
+
+def third_party(room: str) -> set[str]:
+    """The packages of others that a room's files import, at any depth; ``google.protobuf`` in full."""
+    found = set()
+    for path in sorted((ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            found |= {".".join(name.split(".")[: 2 if name.startswith("google.") else 1]) for name in names}
+    ours = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    return found - ours - set(sys.stdlib_module_names) - {"google"}
 
 
 def test_hadolint_finds_nothing() -> None:
@@ -113,19 +142,30 @@ def test_everything_is_pinned_and_fits_what_the_project_asks_for() -> None:
     arguments = dict(re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE, re.MULTILINE))
     assert re.fullmatch(r"3\.\d+\.\d+", arguments["PYTHON_VERSION"])
     assert STAGES["python"][0] == "python:${PYTHON_VERSION}-slim-bookworm"
-    torch = {"torch": arguments["TORCH_VERSION"]}
-    wanted = [Requirement(text) for text in PROJECT["dependencies"]]
-    engine = [Requirement(text) for text in PROJECT["optional-dependencies"]["engine"]]
-    for versions, needs in (
-        (locked("router.txt"), wanted),
-        (locked("engine-cpu.txt") | torch, [*wanted, *engine]),
-        (locked("engine-cuda.txt"), [*wanted, *engine]),
-    ):
-        for need in needs:
-            assert need.specifier.contains(versions[need.name.lower().replace("_", "-")]), need
+    extras = PROJECT["optional-dependencies"]
+    for name, of_image in LISTS.items():
+        for text in [*PROJECT["dependencies"], *(entry for extra in of_image for entry in extras[extra])]:
+            need = Requirement(text)
+            assert need.specifier.contains(installed(name)[canonicalize_name(need.name)]), (name, text)
     assert locked("engine-cuda.txt")["torch"] == arguments["TORCH_VERSION"]
     for command in re.findall(r"pip install [^&\n]*", re.sub(r"\\\n\s*", "", DOCKERFILE)):
         assert "-r " in command or "/wheels/" in command or "==" in command, command
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_an_image_has_every_package_that_its_programs_import(name: str) -> None:
+    provided = importlib.metadata.packages_distributions() | {"google.protobuf": ["protobuf"]}
+    for module in set().union(*(third_party(room) for room in ROOMS[name])) - WITHOUT[name]:
+        assert {canonicalize_name(found) for found in provided[module]} & installed(name).keys(), module
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_an_image_has_what_its_packages_need(name: str) -> None:
+    known = {canonicalize_name(found.name): found for found in importlib.metadata.distributions()}
+    for package in locked(name).keys() & known.keys():
+        for need in map(Requirement, known[package].requires or ()):
+            if need.marker is None or need.marker.evaluate({"extra": ""}):
+                assert canonicalize_name(need.name) in installed(name), f"{package} needs {need}"
 
 
 def test_every_package_of_the_project_is_copied_into_the_build() -> None:
