@@ -14,6 +14,7 @@ import torch
 from engine.device_drafter import DeviceDrafter, DrafterLimits
 from engine.draft_batch import ExtendItem, PendingTrees
 from engine.graph_capture import Launch
+from engine.head_model import HeadModel
 from engine.pool import HeadCache
 from kernels.growth import GrowingTrees
 from kernels.ops import AttentionBuffers, AttentionLimits
@@ -45,7 +46,8 @@ class StampedDrafter:
         self.stamps_s: list[float] = []
         limits = DrafterLimits(max(512, 2 * max_sessions), max_sessions)
         nothing = torch.zeros(1)
-        self._drafter = DeviceDrafter(_idle_model(), HeadCache(nothing, nothing, num_pages, PAGE_SIZE), limits)
+        model: Any = _IdleModel()
+        self._drafter = DeviceDrafter(model, HeadCache(nothing, nothing, num_pages, PAGE_SIZE), limits)
         self._drafter.capture([SHAPE], self._capture)
 
     def begin(self, items: Sequence[ExtendItem]) -> PendingTrees:
@@ -71,15 +73,20 @@ class _Stamped:
         return self.pending.trees()
 
 
-def _idle_model() -> Any:
+class _IdleModel:
     """What a DeviceDrafter asks of a HeadModel, less the forward."""
-    config = SimpleNamespace(
-        hidden_size=HIDDEN, num_heads=_HEADS, num_kv_heads=_KV_HEADS, head_dim=_HEAD_DIM, draft_vocab_size=_DRAFT_VOCAB
-    )
-    return SimpleNamespace(
-        config=config,
-        dtype=torch.bfloat16,
-        device=torch.device("cpu"),
-        ops=_HostOps(),
-        all_target_ids=torch.arange(_DRAFT_VOCAB),
-    )
+
+    attention_buffers = HeadModel.attention_buffers
+
+    def __init__(self) -> None:
+        self.config = SimpleNamespace(
+            hidden_size=HIDDEN,
+            num_heads=_HEADS,
+            num_kv_heads=_KV_HEADS,
+            head_dim=_HEAD_DIM,
+            draft_vocab_size=_DRAFT_VOCAB,
+        )
+        self.dtype = torch.bfloat16
+        self.device = torch.device("cpu")
+        self.ops = _HostOps()
+        self.all_target_ids = torch.arange(_DRAFT_VOCAB)
