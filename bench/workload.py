@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from client.credentials import Credentials
 from client.request import GenerateOptions, Message, Sampling, Speculation
 from paceline.types import TreeShape
 
@@ -40,6 +41,7 @@ class Workload:
     address: str
     prompts: Sequence[str]
     samplings: Sequence[Sampling]  # one a prompt
+    credentials: Credentials = field(default_factory=Credentials)  # of the clients
 
     def messages(self, number: int) -> list[Message]:
         return [Message("user", self.prompts[number % len(self.prompts)])]
