@@ -23,7 +23,6 @@ ROUTER_MODULE = "router"
 TARGET_MODULE = "target_service"
 DRAFT_MODULE = "draft_service"
 _LINK_CHECK_INTERVAL_S = 0.05
-_LINK_TIMEOUT_S = 30.0  # all services are ready by then, and a link is a connection and one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,7 @@ class FleetConfig:
     num_threads: int = 0  # of each process that runs a model; 0: the cores shared out over a target's ranks
     log_dir: str = ""  # "": a temporary folder, removed at the end unless something failed
     start_timeout_s: float = 180.0
+    link_timeout_s: float = 30.0  # of the start: all services are ready, and a link is a connection and one message
     stop_grace_s: float = 10.0
     tls: TlsFiles | None = None  # of every service, and of the launcher's own questions to the router
     router_flags: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class Fleet:
             )
             self.router.start()
             self.router.wait_ready(deadline_s)
-            self._wait_for_links(min(deadline_s, time.monotonic() + _LINK_TIMEOUT_S))
+            self._wait_for_links(min(deadline_s, time.monotonic() + self.config.link_timeout_s))
         except BaseException as error:
             self._keep_logs = self._keep_logs or isinstance(error, Exception)
             self.stop()

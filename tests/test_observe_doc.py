@@ -36,7 +36,7 @@ def metrics(registry: CollectorRegistry) -> Iterator[tuple[str, str, str, str]]:
                 continue
             labels = getattr(collector, "_labelnames", None)
             if labels is None:
-                labels = [name for sample in family.samples[:1] for name in sample.labels]
+                labels = [name for sample in family.samples[:1] for name in sample.labels if name != "le"]
             names = ", ".join(f"`{name}`" for name in labels)
             yield family.name + SUFFIX.get(family.type, ""), family.type, names, family.documentation.rstrip(".")
 

@@ -11,11 +11,12 @@ import pytest
 
 from bench.__main__ import main
 from bench.chat_prompt import ChatPrompt
-from bench.config import DEFAULT_PROMPTS
 from bench.prompts import load_prompts, spread
+from bench.workload_flags import DEFAULT_PROMPTS
 from paceline.defaults import DEFAULT_MODEL_PATH
 from paceline.errors import InvalidInputError
 from tests.support.scripted_router import answer_hello
+from tests.support.waiting import WAIT_S
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_runs_are_interleaved_and_the_tree_travels_with_the_speculative_ones(rou
 
 def test_as_many_requests_are_in_flight_as_asked_and_no_more(router, prompts, tmp_path):
     lock, running, most = threading.Lock(), 0, 0
-    three = threading.Barrier(3, timeout=10)
+    three = threading.Barrier(3, timeout=WAIT_S)
 
     def count(request, context):
         nonlocal running, most

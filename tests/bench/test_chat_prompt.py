@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.chat_prompt import ChatPrompt
-from bench.config import DEFAULT_PROMPTS
+from bench.workload_flags import DEFAULT_PROMPTS
 from paceline.chat_template import ChatTemplate
 from paceline.defaults import DEFAULT_MODEL_PATH
 from paceline.errors import ModelLoadError

@@ -18,6 +18,7 @@ from bench.workload import PLAIN, Variant, Workload
 from client.request import Sampling
 from paceline.errors import PacelineError
 from tests.support.scripted_router import answer_hello
+from tests.support.waiting import WAIT_S
 
 
 def workload(router, num_prompts=3):
@@ -36,7 +37,7 @@ def run(generator, num_requests, *, concurrency):
 
 def test_two_processes_keep_as_many_in_flight_together_as_asked(router):
     lock, running, most = threading.Lock(), 0, 0
-    five = threading.Barrier(5, timeout=10)
+    five = threading.Barrier(5, timeout=WAIT_S)
 
     def count(request, context):
         nonlocal running, most
@@ -77,7 +78,7 @@ def test_a_client_process_that_dies_ends_the_measurement_with_its_exit_code(rout
     def hang(request, context):
         (victim,) = active_children()
         os.kill(victim.pid, signal.SIGKILL)
-        stop.wait(10)
+        stop.wait(WAIT_S)
         yield from ()
 
     router.script = hang

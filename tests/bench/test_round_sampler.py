@@ -12,6 +12,7 @@ from bench.round_sampler import RoundSampler
 from client.rounds import RoundSource
 from paceline.errors import UnavailableError
 from paceline.v1 import target_pb2, target_pb2_grpc, verify_pb2
+from tests.support.waiting import WAIT_S
 
 
 class Target(target_pb2_grpc.TargetServiceServicer):
@@ -43,14 +44,14 @@ def running(target):
 def test_each_new_step_is_sampled_once():
     target = Target()
     with running(target) as source, RoundSampler([source]) as sampler:
-        assert target.done.wait(10)
+        assert target.done.wait(WAIT_S)
     assert [(sample.timings_ms["forward"], sample.most_nodes) for sample in sampler.rounds] == [(8.0, 8), (9.0, 9)]
     assert sampler.error is None
 
 
 def test_a_service_that_is_gone_is_an_error_to_report():
     with RoundSampler([RoundSource("target", "127.0.0.1:1")]) as sampler:
-        sampler._thread.join(10)
+        sampler._thread.join(WAIT_S)
     assert isinstance(sampler.error, UnavailableError)
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.load import Load
 from bench.simulate import SimulateConfig, main, simulate, table
 from bench.simulated_adaptive import SimAdaptive
+from bench.simulated_requests import RandomRequests
 from bench.simulated_router import Fixed, SimRouter
-from bench.simulated_world import Load, Requests, World, load_world
+from bench.simulated_world import World, load_world
 from bench.simulation import Simulation
 from paceline.errors import ConfigError
 from paceline.types import TreeShape
@@ -18,7 +20,7 @@ from router.cost_tables import ProposeTable, StepTable
 
 WORLDS = Path(__file__).parents[2] / "bench" / "worlds"
 CHAIN = TreeShape(3, 1, 4)
-ALL_OUTPUT = Requests(prompt_tokens=8, output_tokens=1e6)
+ALL_OUTPUT = RandomRequests(prompt_tokens=8, output_tokens=1e6)
 
 
 def world(name: str) -> World:
@@ -40,15 +42,15 @@ def best_fixed(of: World, load: Load, after_s: float) -> float:
 
 
 def test_plain_decoding_takes_a_step_a_token() -> None:
-    of = world("h200_8b")
-    assert rate(of, Fixed(None), Load(((3.0, 16),), requests=ALL_OUTPUT)) == pytest.approx(16 / 5.1e-3, rel=0.01)
+    of = dataclasses.replace(world("h200_8b"), requests=ALL_OUTPUT)
+    assert rate(of, Fixed(None), Load(((3.0, 16),))) == pytest.approx(16 / 5.1e-3, rel=0.01)
 
 
 def test_a_round_takes_verify_draft_and_messages() -> None:
-    of = dataclasses.replace(world("h200_8b"), skill_std=0.0)
+    of = dataclasses.replace(world("h200_8b"), skill_std=0.0, requests=ALL_OUTPUT)
     round_ms = of.steps.at_one(4) + of.proposals.of(CHAIN).at_one(1) + of.rpc_ms
     expected = of.accepted[CHAIN] / round_ms * 1e3
-    assert rate(of, Fixed(CHAIN), Load(((20.0, 1),), requests=ALL_OUTPUT)) == pytest.approx(expected, rel=0.03)
+    assert rate(of, Fixed(CHAIN), Load(((20.0, 1),))) == pytest.approx(expected, rel=0.03)
 
 
 def test_two_targets_and_two_drafts_give_twice_as_much() -> None:
@@ -72,8 +74,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_open_arrivals_are_served_as_they_come() -> None:
-    of = world("h200_8b")
-    load = Load(((4.0, 50.0),), is_open=True, requests=Requests(50, 32))
+    of = dataclasses.replace(world("h200_8b"), requests=RandomRequests(50, 32))
+    load = Load(((4.0, 50.0),), is_open=True)
     assert rate(of, Fixed(None), load) == pytest.approx(50 * 32, rel=0.25)
 
 
@@ -128,7 +130,8 @@ def test_a_world_that_is_none_is_refused(tmp_path: Path) -> None:
     bad.write_text('{"name": "half"}')
     with pytest.raises(ConfigError, match="no cost model"):
         load_world(bad)
-    assert main(["--world", str(tmp_path / "none.json")]) != 0
+    with pytest.raises(ConfigError, match="cannot be read"):
+        main(["--world", str(tmp_path / "none.json")])
 
 
 @pytest.mark.parametrize("flags", [{"policies": "3,1"}, {"phases": "8-2"}, {"concurrency": ("0",)}, {"rates": ("x",)}])

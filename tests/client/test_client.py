@@ -30,6 +30,7 @@ from paceline.errors import (
 )
 from paceline.types import FinishReason, TreeShape
 from paceline.v1 import common_pb2, router_pb2
+from tests.support.waiting import WAIT_S
 
 HELLO_IDS = (5, 6, 7, 0)
 
@@ -38,7 +39,7 @@ def first_token_then_wait(request, context):
     stopped = threading.Event()
     context.add_callback(stopped.set)
     yield router_pb2.GenerateResponse(text="a", token_ids=[5], prompt_ids=[1])
-    stopped.wait(10)
+    stopped.wait(WAIT_S)
 
 
 def test_deltas_come_as_the_router_sent_them_and_result_joins_them(router):
@@ -196,7 +197,7 @@ def test_leaving_the_context_of_a_generation_cancels_it_on_the_router(router):
     with PacelineClient(router.address) as client:
         with client.generate("x") as generation:
             assert next(generation).token_ids == (5,)
-        assert router.ended.wait(5)
+        assert router.ended.wait(WAIT_S)
 
 
 def test_a_cancelled_generation_raises_where_it_is_read(router):
@@ -241,7 +242,7 @@ async def test_cancelling_the_task_that_reads_cancels_the_request(router):
         reader.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reader
-        assert await asyncio.to_thread(router.ended.wait, 5)
+        assert await asyncio.to_thread(router.ended.wait, WAIT_S)
 
 
 def test_closing_the_client_ends_what_still_runs(router):
@@ -249,7 +250,7 @@ def test_closing_the_client_ends_what_still_runs(router):
     client = PacelineClient(router.address)
     next(client.generate("x"))
     client.close()
-    assert router.ended.wait(5)
+    assert router.ended.wait(WAIT_S)
 
 
 def test_a_request_that_outlasts_its_time_raises_a_deadline_error(router):

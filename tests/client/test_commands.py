@@ -16,6 +16,7 @@ import pytest
 
 from client.cli import main
 from paceline.v1 import common_pb2, router_pb2
+from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +26,7 @@ def answer_long(request, context):
     stopped = threading.Event()
     context.add_callback(stopped.set)
     yield router_pb2.GenerateResponse(text="Once", token_ids=[5], prompt_ids=[1])
-    stopped.wait(10)
+    stopped.wait(WAIT_S)
 
 
 def test_generate_streams_the_text_and_says_the_figures_on_stderr(router, capsys):
@@ -133,8 +134,8 @@ def test_ctrl_c_cancels_the_request_on_the_router(router):
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout.read(4) == b"Once"
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
-    assert router.ended.wait(5)
+        assert process.wait(WAIT_S) == 130
+    assert router.ended.wait(WAIT_S)
 
 
 def test_a_reader_that_goes_away_ends_the_command_quietly(router):
@@ -142,7 +143,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(router):
     command = [sys.executable, "-m", "client.cli", "info", "--router", router.address]
     read_end, write_end = os.pipe()
     os.close(read_end)
-    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, cwd=ROOT, timeout=20, check=False)
+    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, cwd=ROOT, timeout=WAIT_S, check=False)
     os.close(write_end)
     assert (done.returncode, done.stderr) == (1, b"")
 

@@ -14,6 +14,7 @@ import pytest
 
 from client.cli import main
 from client.commands import serve
+from tests.support.waiting import WAIT_S
 
 FLAGS = ["serve", "--port", "0", "--drafts", "2"]
 
@@ -73,7 +74,7 @@ def test_serve_starts_a_service_that_dies_again_on_its_port(watched, capsys):
         if len(printed) == 1:
             os.kill(int(pid), signal.SIGKILL)
         elif "the draft-0 ended with exit code -9; starting it again" in "".join(printed):
-            socket.create_connection(("127.0.0.1", int(port)), timeout=5).close()
+            socket.create_connection(("127.0.0.1", int(port)), timeout=WAIT_S).close()
             os.kill(os.getpid(), signal.SIGTERM)
 
     assert watched(look) == 0

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.support.draft_peer import Running
 from tests.support.manifests import of_kind
+from tests.support.waiting import WAIT_S
 
 ServeDraft = Callable[..., AbstractAsyncContextManager[Running]]
 TOLERANCE = 0.1  # of the autoscaler: a ratio this close to 1 changes nothing
@@ -37,7 +38,7 @@ async def test_more_sessions_ask_for_more_drafts_and_an_empty_one_for_the_least(
             return running.registry.get_sample_value("paceline_draft_sessions") or 0.0
 
         async def settle(total: int) -> None:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(WAIT_S):
                 while sessions() != total:  # noqa: ASYNC110 - a gauge, set after the answer, wakes nobody
                     await asyncio.sleep(0.001)
 

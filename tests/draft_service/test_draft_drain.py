@@ -22,7 +22,8 @@ from paceline.rpc import open_channel
 from paceline.types import SamplingParams
 from paceline.v1 import draft_pb2, draft_pb2_grpc
 from tests.support.draft_peer import Running
-from tests.support.tiny_draft import WAIT_S, TinyDraft, random_prompt
+from tests.support.tiny_draft import TinyDraft, random_prompt
+from tests.support.waiting import WAIT_S
 
 Serve = Callable[..., AbstractAsyncContextManager[Running]]
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,13 +92,13 @@ async def test_the_process_says_when_it_is_ready_and_drains_on_sigterm(tiny: Tin
     assert process.stdout is not None
     assert process.stderr is not None
     try:
-        line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode().split()
+        line = (await asyncio.wait_for(process.stdout.readline(), WAIT_S)).decode().split()
         assert line[:1] == ["ready"], await process.stderr.read()
         async with open_channel(line[1]) as channel:
             info = await draft_pb2_grpc.DraftServiceStub(channel).GetInfo(draft_pb2.DraftServiceGetInfoRequest())
             assert info.info.service == "draft"
         process.send_signal(signal.SIGTERM)
-        status = await asyncio.wait_for(process.wait(), 60)
+        status = await asyncio.wait_for(process.wait(), WAIT_S)
     finally:
         if process.returncode is None:
             process.kill()
@@ -114,7 +115,7 @@ def test_a_missing_head_ends_the_process_with_a_message(tiny: TinyDraft) -> None
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
         check=False,
     )
     assert done.returncode == 3

@@ -16,7 +16,8 @@ from paceline.codec import encode_extend, encode_tensor
 from paceline.types import SamplingParams
 from paceline.v1 import common_pb2, draft_pb2, verify_pb2
 from tests.support.draft_peer import Part, Running, Target, columns, sync_rows
-from tests.support.tiny_draft import HIDDEN, TREE, VOCAB, WAIT_S, Alone, Prompt, assert_same_tree, random_prompt
+from tests.support.tiny_draft import HIDDEN, TREE, VOCAB, Alone, Prompt, assert_same_tree, random_prompt
+from tests.support.waiting import WAIT_S
 
 Serve = Callable[..., AbstractAsyncContextManager[Running]]
 

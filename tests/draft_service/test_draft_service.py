@@ -266,6 +266,7 @@ async def test_a_round_can_be_inspected_with_its_slots_and_links(serve: Serve) -
         empty = (await running.stub.InspectRound(draft_pb2.DraftServiceInspectRoundRequest())).round
         assert empty.step == 0
         rounds = running.stub.WatchRounds(draft_pb2.DraftServiceWatchRoundsRequest())
+        await rounds.initial_metadata()
         target = await running.connect()
         await target.send(open=[(1, 64)])
         tree = await target.ask(1, 1, prompt)

@@ -20,7 +20,7 @@ from tests.support.services import PATIENT
 
 PROMPTS = ([7, 8, 9], [100, 200, 300, 400], [5000], [42] * 8)
 SAMPLING = Sampling(max_tokens=24, ignore_eos=True, temperature=0.0)
-START_S, SERVE_S = 240.0, 30.0
+START_S, SERVE_S = 240.0, 60.0
 
 
 class Load:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ def test_each_bad_request_gets_its_status_and_a_message_that_names_the_value(
 def raw_call(address: str, method: str, payload: bytes) -> grpc.StatusCode:
     """What a stream of these bytes ends with."""
     with grpc.insecure_channel(address) as channel:
-        call = channel.stream_stream(method)(iter([payload]), timeout=20.0)
+        call = channel.stream_stream(method)(iter([payload]), timeout=WAIT_S)
         try:
             list(call)
         except grpc.RpcError as error:
@@ -102,7 +102,7 @@ def raw_call(address: str, method: str, payload: bytes) -> grpc.StatusCode:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_bytes_on_a_stream_end_that_stream_alone(fleet: Fleet, seed: int) -> None:
-    garbage = os.urandom(3000 + seed)
+    garbage = random.Random(seed).randbytes(3000 + seed)
     streams = [
         (fleet.drafts[0].address, "/paceline.v1.DraftService/Speculate"),
         (fleet.drafts[0].address, "/paceline.v1.DraftService/Sync"),
@@ -141,7 +141,7 @@ BAD_STARTS = {
 def test_a_service_that_cannot_start_says_why_and_exits(name: str) -> None:
     module, flags, code, words = BAD_STARTS[name]
     result = subprocess.run(
-        [sys.executable, "-m", module, "--port", "0", *flags], capture_output=True, text=True, cwd=ROOT, timeout=60
+        [sys.executable, "-m", module, "--port", "0", *flags], capture_output=True, text=True, cwd=ROOT, timeout=WAIT_S
     )
     assert result.returncode == code, result.stderr
     assert words in result.stderr.strip().splitlines()[-1], result.stderr
@@ -154,7 +154,7 @@ def test_a_truncated_head_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes((head / "model.safetensors").read_bytes()[:1_000_000])
     flags = ["--port", "0", "--model-path", str(MODEL), "--speculative-draft-model-path", str(tmp_path)]
     result = subprocess.run(
-        [sys.executable, "-m", "draft_service", *flags], capture_output=True, text=True, cwd=ROOT, timeout=60
+        [sys.executable, "-m", "draft_service", *flags], capture_output=True, text=True, cwd=ROOT, timeout=WAIT_S
     )
     assert result.returncode == 3
     assert "model.safetensors" in result.stderr.strip().splitlines()[-1]

@@ -11,6 +11,7 @@ import pytest
 
 from engine.plan_socket import PlanReceiver, PlanSender
 from paceline.errors import UnavailableError
+from tests.support.waiting import WAIT_S
 
 HOST = "127.0.0.1"
 
@@ -24,13 +25,20 @@ class Pair:
         invitation = self.sender.invitation(HOST)
         stranger = socket.create_connection((HOST, int(invitation.split()[1])))
         stranger.sendall(bytes(16))  # with another token: no reader
-        self.receiver = PlanReceiver(invitation, limit_s=5)
-        self.sender.accept(limit_s=5, on_lost=self.lost.set)
+        self.receiver = PlanReceiver(invitation, limit_s=WAIT_S)
+        self.sender.accept(limit_s=WAIT_S, on_lost=self.lost.set)
         assert stranger.recv(1) == b""
         stranger.close()
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """The receiver goes; returns once the sender's thread has seen it."""
         self.receiver._socket.close()
+        for watch in [thread for thread in threading.enumerate() if thread.name == "plan readers"]:
+            watch.join(WAIT_S)
+            assert not watch.is_alive()
+
+    def close(self) -> None:
+        self.leave()
         for reader in self.sender._readers:
             reader.close()
 
@@ -53,7 +61,7 @@ def test_arrays_of_any_length_arrive_in_order(pair: Pair) -> None:
 
 def test_a_reader_that_goes_is_told_and_later_plans_fail(pair: Pair) -> None:
     pair.receiver._socket.close()
-    assert pair.lost.wait(5)
+    assert pair.lost.wait(WAIT_S)
     with pytest.raises(UnavailableError, match="restart the target"):
         pair.sender.write(np.arange(10_000_000))  # more than the network takes in
 
@@ -61,9 +69,7 @@ def test_a_reader_that_goes_is_told_and_later_plans_fail(pair: Pair) -> None:
 def test_a_reader_that_goes_after_the_farewell_is_not_missed(pair: Pair) -> None:
     pair.sender.write(np.empty(0, np.int64))
     assert len(pair.receiver.read()) == 0
-    pair.receiver._socket.close()
-    for watch in (thread for thread in threading.enumerate() if thread.name == "plan readers"):
-        watch.join(5)
+    pair.leave()
     assert not pair.lost.is_set()
 
 

@@ -11,6 +11,7 @@ import router.servicer
 import target_service.servicer
 from paceline.rpc import RpcServer, open_channel
 from tests.support.manifests import OVERLAYS, workloads
+from tests.support.waiting import WAIT_S
 
 SERVICE_NAMES = {
     "router": router.servicer.SERVICE_NAME,
@@ -43,7 +44,7 @@ async def test_each_probe_gets_an_answer_and_only_readiness_follows_the_drain() 
                 for ready in (True, False):
                     await server.set_ready(ready)
                     for _, kind, service in sorted(probe for probe in PROBES if probe[0] == component):
-                        reply = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=5)
+                        reply = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=WAIT_S)
                         serving = reply.status == health_pb2.HealthCheckResponse.SERVING
                         assert serving == (ready or kind != "readinessProbe"), (component, kind)
         finally:

@@ -20,6 +20,7 @@ from paceline.rpc import RpcServer, open_blocking_channel, open_channel
 from paceline.tls import TlsFiles, TlsIdentity
 from paceline.tls_fault import tls_fault
 from tests.support.certificates import Authority
+from tests.support.waiting import WAIT_S
 
 SERVICE = "paceline.v1.RouterService"
 ALIVE = health_pb2.HealthCheckRequest(service="liveness")
@@ -42,12 +43,12 @@ async def serving(files: TlsFiles) -> AsyncIterator[int]:
 
 async def check(port: int, tls: TlsIdentity | None) -> int:
     async with open_channel(f"127.0.0.1:{port}", tls) as channel:
-        return (await health_pb2_grpc.HealthStub(channel).Check(ALIVE, timeout=5)).status
+        return (await health_pb2_grpc.HealthStub(channel).Check(ALIVE, timeout=WAIT_S)).status
 
 
 async def fault(port: int, tls: TlsIdentity | None) -> str:
-    """What a caller whose check fails is told, within seconds."""
-    async with asyncio.timeout(5):
+    """What a caller whose check fails is told."""
+    async with asyncio.timeout(WAIT_S):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await check(port, tls)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -64,7 +65,7 @@ async def test_a_blocking_channel_speaks_tls_too(authority: Authority) -> None:
 
     def ask(port: int) -> int:
         with open_blocking_channel(f"127.0.0.1:{port}", client) as channel:
-            return health_pb2_grpc.HealthStub(channel).Check(ALIVE, timeout=5).status
+            return health_pb2_grpc.HealthStub(channel).Check(ALIVE, timeout=WAIT_S).status
 
     async with serving(authority.issue("server")) as port:
         assert await asyncio.to_thread(ask, port) == health_pb2.HealthCheckResponse.SERVING
@@ -108,7 +109,7 @@ async def test_new_certificates_are_used_by_the_next_handshake_and_running_calls
             _replace(files, renewed.issue(name))
         assert await check(port, client)
         stub = health_pb2_grpc.HealthStub(old)
-        assert (await stub.Check(ALIVE, timeout=5)).status == health_pb2.HealthCheckResponse.SERVING
+        assert (await stub.Check(ALIVE, timeout=WAIT_S)).status == health_pb2.HealthCheckResponse.SERVING
         watch.cancel()
 
 
@@ -167,7 +168,7 @@ async def test_health_has_a_plaintext_port_of_its_own(authority: Authority) -> N
     async with open_channel(f"127.0.0.1:{free}") as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for name in ("", SERVICE, "readiness", "liveness"):
-            reply = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=5)
+            reply = await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=WAIT_S)
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
     await server.stop(0)
 

@@ -26,8 +26,8 @@ from paceline.v1 import (
 from router.config import RouterConfig
 from router.running import RunningRouter, running_router
 from router.text.tokenizer import TextTokenizer
+from tests.support.waiting import WAIT_S
 
-WAIT_S = 10.0
 EOS = 2
 
 
@@ -301,6 +301,20 @@ async def make_rig(
             return Rig(router, router_pb2_grpc.RouterServiceStub(channel))
 
         yield make
+
+
+@pytest_asyncio.fixture
+async def skip_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """skip_time(seconds): what was to come in that time is due. To be asked for before ``make_rig``."""
+    loop, skipped_s = asyncio.get_running_loop(), 0.0
+    time = loop.time
+
+    def skip(seconds: float) -> None:
+        nonlocal skipped_s
+        skipped_s += seconds
+
+    monkeypatch.setattr(loop, "time", lambda: time() + skipped_s)
+    return skip
 
 
 @pytest.fixture

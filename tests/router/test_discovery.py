@@ -12,6 +12,7 @@ from paceline.errors import ConfigError, InvalidInputError, UnavailableError
 from router.config import RouterConfig
 from router.discovery import DnsName, FixedAddress, ListFile, parse_list, parse_sources
 from router.discovery_watch import PeerWatch, resolve
+from tests.support.waiting import WAIT_S
 
 SOON_S = 0.005
 
@@ -33,7 +34,7 @@ class ScriptedNames:
         """Returns once two more looks have ended with the answer that is set now."""
         for _ in range(2):
             self.asked.clear()
-            await asyncio.wait_for(self.asked.wait(), 5)
+            await asyncio.wait_for(self.asked.wait(), WAIT_S)
 
 
 def watch(*entries: str, names: ScriptedNames | None = None) -> AsyncIterator[tuple[str, ...]]:
@@ -42,12 +43,12 @@ def watch(*entries: str, names: ScriptedNames | None = None) -> AsyncIterator[tu
 
 
 async def following(changes: AsyncIterator[tuple[str, ...]]) -> tuple[str, ...]:
-    return await asyncio.wait_for(anext(changes), 5)
+    return await asyncio.wait_for(anext(changes), WAIT_S)
 
 
 async def logged(caplog: pytest.LogCaptureFixture, text: str) -> None:
     """Returns once a line with the text was logged."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         while text not in caplog.text:  # noqa: ASYNC110 - a log tells nobody
             await asyncio.sleep(SOON_S)
 
@@ -119,7 +120,7 @@ async def test_a_resolver_that_fails_takes_nobody_away_and_is_logged_once(caplog
     (line,) = caplog.messages
     assert line == "dns:///drafts:7: the resolver gives no answer: try again (known: 10.0.0.1:7)"
     names.answer = ("10.0.0.9",)
-    assert await asyncio.wait_for(more, 5) == ("10.0.0.9:7",)
+    assert await asyncio.wait_for(more, WAIT_S) == ("10.0.0.9:7",)
 
 
 async def test_a_name_without_addresses_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -135,14 +136,15 @@ async def test_a_file_that_is_replaced_is_read_again_and_a_bad_one_changes_nothi
     changes = watch(f"file://{file}")
     assert await following(changes) == ("a:1",)
     more = asyncio.create_task(anext(changes))
-    file.write_text("a:1\nb:2:3\n")
+    (tmp_path / "next").write_text("a:1\nb:2:3\n")
+    (tmp_path / "next").rename(file)
     await logged(caplog, "'b:2:3' is no address")
     file.unlink()
     await logged(caplog, "cannot be read")
     assert not more.done()
     (tmp_path / "next").write_text("a:1\nb:2\n")
     (tmp_path / "next").rename(file)
-    assert await asyncio.wait_for(more, 5) == ("a:1", "b:2")
+    assert await asyncio.wait_for(more, WAIT_S) == ("a:1", "b:2")
 
 
 async def test_the_systems_resolver_gives_every_address_and_nobody_for_a_name_that_is_not() -> None:

@@ -17,6 +17,7 @@ import yaml
 
 from paceline.rpc import open_channel
 from paceline.v1 import router_pb2_grpc
+from tests.support.waiting import WAIT_S
 
 CONFIG = Path(__file__).resolve().parents[2] / "docs/envoy.yaml"
 ENVOY = shutil.which("envoy", path=str(Path(sys.executable).parent)) or shutil.which("envoy")
@@ -83,13 +84,13 @@ async def test_requests_of_one_connection_spread_and_a_draining_router_fails_non
         stub = router_pb2_grpc.RouterServiceStub(channel)
 
         async def ask() -> list[int]:
-            call = stub.Generate(rigs[0].request(), timeout=20, wait_for_ready=True)
+            call = stub.Generate(rigs[0].request(), timeout=WAIT_S, wait_for_ready=True)
             tokens: list[int] = []
             while (message := await call.read()) is not grpc.aio.EOF:
                 tokens += message.token_ids
             return tokens
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             while not all(counts.values()):
                 with contextlib.suppress(grpc.aio.AioRpcError):  # until its health checks have found both
                     await ask()

@@ -7,6 +7,7 @@ import asyncio
 import pytest_asyncio
 
 from paceline.v1 import common_pb2, router_pb2, target_pb2
+from tests.router.conftest import soon
 
 CHAIN = common_pb2.TreeShape(num_steps=3, eagle_topk=1, num_draft_tokens=4)
 TREE = common_pb2.TreeShape(num_steps=5, eagle_topk=4, num_draft_tokens=16)
@@ -121,7 +122,7 @@ async def test_a_draft_that_comes_late_calibrates_the_requests_that_run(make_tar
     submission = await stream.next_submission()
     assert submission.decision.reason == "no-draft"
     await draft.start(draft.port)
-    update = (await asyncio.wait_for(stream.updates.get(), 10.0))[submission.request]
+    update = (await soon(stream.updates.get()))[submission.request]
     assert update.draft == draft.address
     assert update.ladder[0].shape == TREE
     call.cancel()

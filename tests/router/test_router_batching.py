@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import grpc
 
 from paceline.admission import pages_to_reserve
@@ -106,14 +104,17 @@ async def test_without_a_target_a_request_fails_after_the_queue_timeout(make_tar
     assert (await rig.info()).queued_requests == 0
 
 
-async def test_a_request_that_waits_for_credits_outlives_the_queue_timeout(make_target, make_rig, collect) -> None:
+async def test_a_request_that_waits_for_credits_outlives_the_queue_timeout(
+    skip_time, make_target, make_rig, collect
+) -> None:
     target = await make_target(slots=0)
-    rig = await make_rig([target], queue_timeout_s=0.05)
+    rig = await make_rig([target], queue_timeout_s=10.0)
     stream = await target.next_stream()
+    await rig.info_when(lambda info: info.targets[0].ready)
     call = rig.generate(max_tokens=1)
-    timer = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_later(0.2, timer.set_result, None)
-    await timer
+    await rig.info_when(lambda info: info.queued_requests == 1)
+    skip_time(20.0)
+    assert (await rig.info()).queued_requests == 1
     stream.grant(1)
     submission = await stream.next_submission()
     stream.tokens(submission.request, 0, [9])

@@ -9,6 +9,7 @@ import grpc
 
 from paceline.v1 import common_pb2, router_pb2
 from router import stream_pacer
+from tests.router.conftest import soon
 
 
 def nothing_left(info: router_pb2.RouterServiceGetInfoResponse) -> bool:
@@ -24,7 +25,7 @@ async def test_a_cancelled_call_cancels_its_request_on_the_target(make_target, m
     stream.tokens(submission.request, 0, [9])
     await call.read()
     call.cancel()
-    assert await asyncio.wait_for(stream.cancels.get(), 10) == submission.request
+    assert await soon(stream.cancels.get()) == submission.request
     await rig.info_when(nothing_left)
     assert rig.router.dispatcher.num_live == 0
 
@@ -36,7 +37,7 @@ async def test_tokens_of_a_cancelled_request_are_passed_over(make_target, make_r
     gone = rig.generate()
     first = await stream.next_submission()
     gone.cancel()
-    await asyncio.wait_for(stream.cancels.get(), 10)
+    await soon(stream.cancels.get())
     call = rig.generate(max_tokens=1)
     second = await stream.next_submission()
     stream.tokens(first.request, 0, [7])
@@ -86,7 +87,7 @@ async def test_after_a_hundred_requests_with_random_cancels_nothing_is_left(make
         call.cancel()
 
     server = asyncio.create_task(serve())
-    await asyncio.wait_for(asyncio.gather(*(ask(index) for index in range(100))), 20)
+    await soon(asyncio.gather(*(ask(index) for index in range(100))))
     await rig.info_when(nothing_left)
     server.cancel()
     dispatcher = rig.router.dispatcher
@@ -107,10 +108,10 @@ async def test_a_client_that_reads_too_slowly_is_cut_off_and_others_are_not(
         # Nothing reads the slow call: once the transport is full, the router's own buffer fills.
         for offset in range(0, 1_000_000, 1000):
             stream.tokens(victim.request, offset, [9] * 1000)
-            await asyncio.wait_for(rig.info(), 10)
+            await rig.info()
             if not stream.cancels.empty():
                 break
-        assert await asyncio.wait_for(stream.cancels.get(), 10) == victim.request
+        assert await soon(stream.cancels.get()) == victim.request
         stream.tokens(submission.request, 0, [9, 9, 9])
         stream.finish(submission.request)
         assert (await collect(other))[-1].usage.completion_tokens == 3
@@ -129,18 +130,18 @@ async def test_messages_join_steps_under_load_but_the_first_and_the_last_do_not_
     call = rig.generate(max_tokens=21)
     submission = await stream.next_submission()
     stream.tokens(submission.request, 0, [9])
-    assert list((await asyncio.wait_for(call.read(), 10)).token_ids) == [9]
+    assert list((await soon(call.read())).token_ids) == [9]
     for offset in range(1, 12):
         stream.tokens(submission.request, offset, [10])
-    joined = await asyncio.wait_for(call.read(), 10)
+    joined = await soon(call.read())
     assert (list(joined.token_ids), joined.offset) == ([10] * 8, 1)
     stream.finish(submission.request)
     (last,) = await collect(call)
     assert (list(last.token_ids), last.offset) == ([10] * 3, 9)
 
 
-async def test_tokens_that_wait_are_sent_when_no_more_come(make_target, make_rig, monkeypatch) -> None:
-    monkeypatch.setattr(stream_pacer, "MESSAGES_PER_S", 20)
+async def test_tokens_that_wait_are_sent_when_no_more_come(skip_time, make_target, make_rig, monkeypatch) -> None:
+    monkeypatch.setattr(stream_pacer, "MESSAGES_PER_S", 0.1)
     target = await make_target()
     rig = await make_rig([target], stream_interval=8)
     stream = await target.next_stream()
@@ -149,8 +150,12 @@ async def test_tokens_that_wait_are_sent_when_no_more_come(make_target, make_rig
     for offset in range(3):
         stream.tokens(submission.request, offset, [10])
         if offset == 0:
-            await asyncio.wait_for(call.read(), 10)
-    assert list((await asyncio.wait_for(call.read(), 10)).token_ids) == [10, 10]
+            await soon(call.read())
+    (live,) = rig.router.dispatcher.lives
+    while len(live.emitted) < 3:
+        await rig.info()
+    skip_time(10.0)
+    assert list((await soon(call.read())).token_ids) == [10, 10]
     call.cancel()
 
 
@@ -162,7 +167,7 @@ async def test_one_stream_alone_gets_a_message_a_step(make_target, make_rig) -> 
     submission = await stream.next_submission()
     for offset in range(4):
         stream.tokens(submission.request, offset, [10])
-        assert (await asyncio.wait_for(call.read(), 10)).offset == offset
+        assert (await soon(call.read())).offset == offset
     call.cancel()
 
 
@@ -182,7 +187,7 @@ async def test_a_draining_router_finishes_what_runs_and_refuses_what_comes(
     stream.tokens(submission.request, 0, [9, 9])
     stream.finish(submission.request)
     assert (await collect(call))[-1].usage.completion_tokens == 2
-    await asyncio.wait_for(drain, 10)
+    await soon(drain)
 
 
 async def test_a_drain_gives_up_after_its_timeout(make_target, make_rig) -> None:
@@ -191,7 +196,7 @@ async def test_a_drain_gives_up_after_its_timeout(make_target, make_rig) -> None
     stream = await target.next_stream()
     call = rig.generate()
     await stream.next_submission()
-    await asyncio.wait_for(rig.router.drain(), 10)
+    await soon(rig.router.drain())
     assert rig.router.dispatcher.num_live == 1
     call.cancel()
 

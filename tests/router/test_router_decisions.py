@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from paceline.codec import encode_tree_shape
 from paceline.defaults import DEFAULT_TREE
 from paceline.v1 import common_pb2, router_pb2, target_pb2
+from tests.router.conftest import soon
 
 SHAPE = encode_tree_shape(DEFAULT_TREE)
 OWN = common_pb2.TreeShape(num_steps=3, eagle_topk=1, num_draft_tokens=4)
@@ -63,7 +62,7 @@ async def test_the_threshold_turns_running_requests_off_and_on_again(make_target
     assert [(rung.max_running_requests, rung.shape) for rung in submission.decision.ladder] == [(8, SHAPE)]
     stream.load(running_requests=8, prefilling_requests=40)
     stream.load(running_requests=9)
-    update = await stream.updates.get()
+    update = await soon(stream.updates.get())
     assert list(update) == [submission.request]
     off = update[submission.request]
     assert (off.draft, off.reason) == (draft.address, "threshold:9>8")
@@ -71,7 +70,7 @@ async def test_the_threshold_turns_running_requests_off_and_on_again(make_target
     for running in (8, 7, 9, 8, 7):
         stream.load(running_requests=running)
     stream.load(running_requests=6)
-    on = (await stream.updates.get())[submission.request]
+    on = (await soon(stream.updates.get()))[submission.request]
     assert on.reason == "threshold:6<=6"
     assert [(rung.max_running_requests, rung.shape) for rung in on.ladder] == [(8, SHAPE)]
     assert stream.updates.empty()
@@ -87,7 +86,7 @@ async def test_a_request_that_began_without_a_draft_gets_one_that_comes(make_tar
     submission = await stream.next_submission()
     assert (submission.decision.draft, submission.decision.reason) == ("", "no-draft")
     await late.start(late.port)
-    update = await stream.updates.get()
+    update = await soon(stream.updates.get())
     assert update[submission.request].draft == late.address
     call.cancel()
 
@@ -100,7 +99,7 @@ async def test_requests_of_a_lost_draft_move_to_another(make_target, make_draft,
     lost = next(draft for draft in drafts if draft.address == submission.decision.draft)
     (other,) = [draft for draft in drafts if draft is not lost]
     await lost.die()
-    assert (await stream.updates.get())[submission.request].draft == other.address
+    assert (await soon(stream.updates.get()))[submission.request].draft == other.address
     call.cancel()
 
 
@@ -152,7 +151,7 @@ async def test_requests_move_off_a_draft_whose_link_to_their_target_broke(make_t
     state = target_pb2.DraftLinkState
     stream.load(running_requests=1, drafts=[state(draft=submission.decision.draft, connected=True)])
     stream.load(running_requests=1, drafts=[state(draft=submission.decision.draft, connected=False)])
-    assert (await asyncio.wait_for(stream.updates.get(), 5))[submission.request].draft == other
+    assert (await soon(stream.updates.get()))[submission.request].draft == other
     assert stream.updates.empty()
     assert [state.running_requests for state in (await rig.info()).drafts] == [
         int(draft.address == other) for draft in drafts
@@ -176,7 +175,7 @@ async def test_requests_move_off_a_draft_that_drains_and_use_one_that_joins(make
     assert (await stream.next_submission()).decision.draft == late.address
     assert stream.updates.empty()
     draft.load(draining=True)
-    moved = await asyncio.wait_for(stream.updates.get(), 5)
+    moved = await soon(stream.updates.get())
     assert {number: decision.draft for number, decision in moved.items()} == dict.fromkeys(numbers, late.address)
     for call in calls:
         call.cancel()

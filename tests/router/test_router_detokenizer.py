@@ -48,20 +48,20 @@ def check_pieces(tokenizer: TextTokenizer, pushes: list[list[int]], skip: bool) 
 
 
 @given(pushes=BYTE_LEVEL_SPLITS, skip=st.booleans())
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 def test_byte_level_pieces_add_up_to_the_decode_of_all_tokens(pushes: list[list[int]], skip: bool) -> None:
     check_pieces(TOKENIZERS["byte-level"], pushes, skip)
 
 
 @pytest.mark.parametrize("name", ["llama-2", "gemma", "metaspace"])
 @given(pushes=SPLITS, skip=st.booleans())
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 def test_metaspace_and_byte_fallback_pieces_add_up_too(name: str, pushes: list[list[int]], skip: bool) -> None:
     check_pieces(TOKENIZERS[name], pushes, skip)
 
 
 @given(text=st.text(st.sampled_from("aé ñ\n你好🦜👩\u200d🚀ก็"), max_size=30))
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 def test_no_piece_of_valid_text_holds_a_broken_character(text: str) -> None:
     tokenizer = TOKENIZERS["byte-level"]
     detokenizer = tokenizer.detokenizer(skip_special_tokens=False)

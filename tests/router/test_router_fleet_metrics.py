@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from prometheus_client import generate_latest
 
 from paceline.v1 import common_pb2
+from tests.router.conftest import soon
 
 
 def scraped(rig) -> dict[str, float]:
@@ -23,7 +22,7 @@ async def scraped_when(rig, name: str, value: float) -> dict[str, float]:
             await rig.info()
         return scraped(rig)
 
-    return await asyncio.wait_for(ask(), 5)
+    return await soon(ask())
 
 
 async def test_queue_and_targets_are_shown(make_target, make_rig) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.router.conftest import soon
 from tests.support.scripted_list import ListedPeers
 
 MakeRig = Callable[..., Awaitable[Any]]
@@ -122,7 +122,7 @@ async def test_a_draft_that_is_added_serves_and_one_that_is_removed_hands_its_re
     drafts.name(new)
     named = ""
     while named != new.address:  # the old one may go before the new one is known
-        updates = await asyncio.wait_for(stream.updates.get(), 10)
+        updates = await soon(stream.updates.get())
         named = updates[submission.request].draft
     info = await rig.info()
     assert [state.address for state in info.drafts] == [new.address]

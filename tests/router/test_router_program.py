@@ -9,6 +9,7 @@ import sys
 import grpc
 
 from paceline.v1 import router_pb2, router_pb2_grpc
+from tests.support.waiting import WAIT_S
 
 
 def start(*flags: str) -> subprocess.Popen[str]:
@@ -24,10 +25,10 @@ def test_it_says_where_it_is_ready_answers_and_ends_by_sigterm() -> None:
         assert word == "ready"
         with grpc.insecure_channel(address) as channel:
             stub = router_pb2_grpc.RouterServiceStub(channel)
-            info = stub.GetInfo(router_pb2.RouterServiceGetInfoRequest(), timeout=10)
+            info = stub.GetInfo(router_pb2.RouterServiceGetInfoRequest(), timeout=WAIT_S)
         assert info.targets[0].address == "127.0.0.1:9"
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=WAIT_S)
     finally:
         process.kill()
     assert process.returncode == 0, err
@@ -38,14 +39,14 @@ def test_it_says_where_it_is_ready_answers_and_ends_by_sigterm() -> None:
 
 def test_a_bad_flag_ends_it_with_a_message_and_code_2() -> None:
     process = start("--max-queued-requests", "0")
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out) == (2, "")
     assert err == "router: --max-queued-requests is 0; it must be at least 1\n"
 
 
 def test_a_missing_tokenizer_ends_it_with_a_message_and_code_3() -> None:
     process = start("--model-path", "/nowhere")
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out) == (3, "")
     assert "router: cannot read the tokenizer /nowhere/tokenizer.json" in err
     assert "Traceback" not in err

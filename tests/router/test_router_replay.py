@@ -205,6 +205,7 @@ async def test_a_request_whose_model_is_gone_ends_though_targets_of_another_go_o
     own, other = await make_target(), await make_target(model_fingerprint="another", slots=0)
     rig = await make_rig([own, other], queue_timeout_s=0.2)
     stream, busy = await own.next_stream(), await other.next_stream()
+    await rig.info_when(lambda info: all(state.ready for state in info.targets))
     call = rig.generate(max_tokens=2)
     submission = await stream.next_submission()
     stream.tokens(submission.request, 0, [11])
@@ -223,12 +224,13 @@ async def test_a_request_whose_model_is_gone_ends_though_targets_of_another_go_o
     assert own.address in message
 
 
-async def test_a_hung_target_is_given_up(make_target, make_rig, collect) -> None:
+async def test_a_hung_target_is_given_up(skip_time, make_target, make_rig, collect) -> None:
     target = await make_target()
-    rig = await make_rig([target], target_timeout_s=0.2)
+    rig = await make_rig([target], target_timeout_s=30.0)
     stream = await target.next_stream()
     call = rig.generate(max_tokens=1)
     await stream.next_submission()
+    skip_time(31.0)
     fresh = await target.next_stream()
     submission = await fresh.next_submission()
     fresh.tokens(submission.request, 0, [9])

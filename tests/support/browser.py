@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.waiting import WAIT_S
+
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _FLAGS = (
     "--headless=new",
@@ -52,7 +54,7 @@ class Browser:
         assert "exceptionDetails" not in reply, reply["exceptionDetails"]
         return reply["result"].get("value")
 
-    def wait(self, script: str, *, timeout_s: float = 20.0) -> Any:
+    def wait(self, script: str, *, timeout_s: float = WAIT_S) -> Any:
         """The expression's value once it is true."""
         deadline = time.monotonic() + timeout_s
         while not (value := self.run(script)):

@@ -18,7 +18,8 @@ from paceline.rounds import ExtendColumns
 from paceline.tree import DraftTree
 from paceline.types import SamplingParams, TreeShape
 from paceline.v1 import draft_pb2, draft_pb2_grpc
-from tests.support.tiny_draft import TREE, WAIT_S, Prompt
+from tests.support.tiny_draft import TREE, Prompt
+from tests.support.waiting import WAIT_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ from paceline.types import SpeculationDecision
 from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
 from target_service.config import TargetConfig
 from target_service.service import LoadedTarget, TargetService
-
-WAIT_S = 30.0
+from tests.support.waiting import WAIT_S
 
 
 @dataclass(slots=True)
@@ -80,6 +79,13 @@ class RouterPeer:
         while not all(self.got[number].is_over for number in numbers):
             await self.read()
         return [self.got[number] for number in numbers]
+
+    async def linked(self, decision: SpeculationDecision) -> None:
+        """Has request 0 name the decision's draft, and waits until the target is linked with it."""
+        await self.submit(submission(0, [5], decision=decision, max_tokens=1))
+        await self.finish(0)
+        while not any(link.draft == decision.draft and link.connected for link in self.load.drafts):
+            await self.read()
 
     async def status(self) -> grpc.StatusCode:
         """Reads to the stream's end."""

@@ -17,10 +17,10 @@ from engine.pages import PageAllocator, PageTable
 from kernels.ops import Ops
 from paceline.tree import DraftTree
 from paceline.types import MAX_SCRATCH_NODES, SamplingParams, TreeShape
+from tests.support.waiting import WAIT_S
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, MLP = 32, 4, 2, 8, 48
 VOCAB, DRAFT_VOCAB, CONTEXT = 97, 61, 256
-WAIT_S = 20.0
 TREE = TreeShape(4, 3, 10)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import os
+import random
 
 import grpc
 import pytest
@@ -18,11 +18,11 @@ from target_service.draft_orders import DraftOrders, OpenOrder
 from target_service.events import LinkDown, LinkGone, LinkUp, LossReason, SessionCode, SessionsAnswered, TreesArrived
 from tests.support.target_peer import submission
 from tests.support.tiny_target import always, random_prompt
+from tests.support.waiting import WAIT_S
 
 IDENTITY = LinkIdentity(incarnation=5, name="test", feature_id="f", head_fingerprint="h", vocab_size=97)
 TREE = TreeShape(4, 3, 10)
 INFO = {"incarnation": 3, "feature_id": "f", "vocab_size": 97}
-WAIT_S = 20.0
 
 
 class ScriptedDraft:
@@ -122,7 +122,7 @@ async def test_a_link_says_hello_and_comes_up():
     ids=["feature", "vocabulary", "refused", "no-info", "bytes", "silent"],
 )
 async def test_a_draft_that_does_not_fit_is_reported_once(monkeypatch, draft, reason, message):
-    monkeypatch.setattr("target_service.draft_link.HELLO_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("target_service.draft_link.HELLO_TIMEOUT_S", 0.3 if reason is LossReason.HUNG else WAIT_S)
     monkeypatch.setattr("target_service.draft_link.MISFIT_RETRY_S", 0.02)
     async with scripted(draft) as address, linked(address) as (_, next_event):
         down = await next_event()
@@ -156,7 +156,7 @@ def status(**changes: object) -> bytes:
 @pytest.mark.parametrize(
     "garbage",
     [
-        os.urandom(64) + b"\xff",
+        random.Random(0).randbytes(64) + b"\xff",
         verify(draft_token=[5, 97]),
         verify(draft_token=[5]),
         verify(parents=[-1, 1]),
@@ -251,8 +251,9 @@ async def test_a_real_draft_service_speculates_and_changes_no_token(serve_target
     ):
         router = await target.connect()
         wanted = always(TREE, address)
-        await router.submit(*(submission(i, p, max_tokens=40, decision=wanted) for i, p in enumerate(prompts)))
-        got = await router.finish(0, 1, 2)
+        await router.linked(wanted)
+        await router.submit(*(submission(i, p, max_tokens=40, decision=wanted) for i, p in enumerate(prompts, 1)))
+        got = await router.finish(1, 2, 3)
         assert [g.tokens for g in got] == plain
         assert all(g.finish.stats.speculative_rounds > 0 for g in got)
         assert all(g.finish.stats.late_rounds == 0 for g in got)
@@ -269,6 +270,7 @@ async def test_a_draft_that_dies_in_mid_stream_and_comes_back_changes_no_token(s
     async with serve_target(speculative_tree_deadline_ms=5000.0) as target:
         router = await target.connect()
         async with real_draft(tiny_target) as (address, _):
+            await router.linked(always(TREE, address))
             await router.submit(submission(1, prompt, max_tokens=200, decision=always(TREE, address)))
             while len(router.got[1].tokens) < 20:
                 await router.read()

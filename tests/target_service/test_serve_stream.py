@@ -9,6 +9,7 @@ from paceline.v1 import common_pb2, target_pb2
 from tests.support.target_peer import RouterPeer, submission
 from tests.support.tiny_draft import CONTEXT, VOCAB
 from tests.support.tiny_target import random_prompt
+from tests.support.waiting import WAIT_S
 
 
 async def test_the_first_message_carries_info_and_credits(serve_target):
@@ -152,9 +153,9 @@ async def test_the_last_round_can_be_inspected_and_watched(serve_target):
     async with serve_target() as target:
         router = await target.connect()
         watch = target.stub.WatchRounds(target_pb2.TargetServiceWatchRoundsRequest())
-        await watch.wait_for_connection()
+        await watch.initial_metadata()
         await router.submit(submission(1, random_prompt(9), max_tokens=60))
-        seen = await asyncio.wait_for(watch.read(), 20)
+        seen = await asyncio.wait_for(watch.read(), WAIT_S)
         await router.finish(1)
         watch.cancel()
         reply = await target.stub.InspectRound(target_pb2.TargetServiceInspectRoundRequest())

@@ -8,6 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from paceline.v1 import common_pb2, target_pb2
 from tests.support.target_peer import submission
 from tests.support.tiny_target import random_prompt
+from tests.support.waiting import WAIT_S
 
 
 async def readiness(target) -> int:
@@ -34,11 +35,12 @@ async def test_running_requests_finish_and_new_ones_go_back(serve_target):
 
 
 async def test_what_does_not_finish_in_time_goes_back_with_its_tokens(serve_target, loop):
-    async with serve_target(drain_timeout_s=0.05) as target:
+    async with serve_target(drain_timeout_s=0.0) as target:
         router = await target.connect()
         prompt = random_prompt(4)
         await router.submit(submission(1, prompt, max_tokens=240))
-        await router.read()
+        while not router.got[1].tokens:
+            await router.read()
         await target.service.drain()
         (got,) = await router.finish(1)
         assert got.returned.reason == target_pb2.RETURN_REASON_DRAINING
@@ -56,7 +58,7 @@ async def test_what_does_not_finish_in_time_goes_back_with_its_tokens(serve_targ
 async def test_an_idle_target_drains_at_once_and_its_streams_end(serve_target):
     async with serve_target() as target:
         router = await target.connect()
-        await asyncio.wait_for(target.service.drain(), 2)
+        await asyncio.wait_for(target.service.drain(), WAIT_S)
         await target.service.close()
         assert await router.status() is grpc.StatusCode.OK
 
@@ -66,7 +68,7 @@ async def test_an_engine_thread_that_dies_ends_every_stream_as_unavailable(serve
         router = await target.connect()
         monkeypatch.setattr(target.target.parts.requests, "submit", None)
         await router.send(submit=target_pb2.Submit(submissions=[submission(1, [5])]))
-        await asyncio.wait((target.service.failed,), timeout=20)
+        await asyncio.wait((target.service.failed,), timeout=WAIT_S)
         assert target.service.failed.exception().exit_code != 0
         await target.service.close()
         assert await router.status() is grpc.StatusCode.UNAVAILABLE

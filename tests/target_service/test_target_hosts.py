@@ -20,6 +20,7 @@ from target_service.config import TargetConfig
 from tests.support.target_peer import submission
 from tests.support.target_program import Program, router_of
 from tests.support.tiny_target import TinyTarget, random_prompt
+from tests.support.waiting import WAIT_S
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +87,7 @@ def test_the_loss_of_a_host_ends_the_other(start: Start, lost: int) -> None:
     code, errors = hosts[1 - lost].end()
     assert code != 0
     assert "Traceback" not in errors
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=WAIT_S)
     assert not alive
 
 

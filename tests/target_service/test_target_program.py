@@ -15,6 +15,7 @@ from paceline.types import SamplingParams
 from tests.support.target_peer import submission
 from tests.support.target_program import Program, router_of
 from tests.support.tiny_target import random_prompt
+from tests.support.waiting import WAIT_S
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_killed_rank_0_leaves_no_orphan(start):
     assert place.exists()
     program.process.kill()
     program.end()
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=WAIT_S)
     assert not alive
     assert not place.parent.exists()
 
@@ -87,7 +88,7 @@ def test_a_signal_to_its_process_group_ends_all_ranks_in_order(start, number):
     os.killpg(program.process.pid, number)
     code, errors = program.end()
     assert code == 0, errors
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=WAIT_S)
     assert not alive
 
 
