@@ -80,7 +80,7 @@ def _serve(connection: Connection, workload: Workload, tickets: Tickets) -> None
 
 
 async def _obey(connection: Connection, workload: Workload, tickets: Tickets) -> None:
-    async with AsyncPacelineClient(workload.address) as client:
+    async with AsyncPacelineClient(workload.address, credentials=workload.credentials) as client:
         loop = ClosedLoop(client, workload)
         while True:
             share = await asyncio.to_thread(connection.recv)
