@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, ProcessCollector
 from prometheus_client.registry import Collector
 
 from paceline.errors import PacelineError
+from paceline.metrics import LoopHistogram
 from paceline.types import FinishReason, SpeculationDecision
 from router.live_request import LiveRequest
 
@@ -99,5 +100,5 @@ class RouterMetrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self._registry)
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _LATENCY_BUCKETS_S) -> Histogram:
-        return Histogram(name, text, buckets=buckets, registry=self._registry)
+    def _histogram(self, name: str, text: str, bounds: tuple[float, ...] = _LATENCY_BUCKETS_S) -> LoopHistogram:
+        return LoopHistogram(name, text, bounds=bounds, registry=self._registry)

@@ -48,8 +48,8 @@ class RequestRecorder:
             live.trace = RequestTrace(span)
 
     def sent(self, live: LiveRequest, num_tokens: int, sent_at: float) -> float:
-        """A message goes to its client; returns the time. sent_at: of the one before it, 0 for none."""
-        now = self._clock()
+        """What live gave last goes to its client; returns the time. sent_at: of the message before it, 0 for none."""
+        now = live.taken_at
         if num_tokens and sent_at:
             self._metrics.token_s.observe((now - sent_at) / num_tokens)
         elif num_tokens:

@@ -10,30 +10,35 @@ from router.text.detokenizer import Detokenizer
 
 
 class ResponseEncoder:
-    """The messages of one request. The token that stops it is returned and has no text."""
+    """The messages of one request, one after the other in the same object: to make one costs more than to fill it.
 
-    __slots__ = ("_detokenizer", "_first", "_live")
+    The token that stops the request is returned and has no text.
+    """
+
+    __slots__ = ("_detokenizer", "_live", "_response", "_token_ids")
 
     def __init__(self, live: LiveRequest, detokenizer: Detokenizer) -> None:
         self._live = live
         self._detokenizer = detokenizer
-        self._first = True
+        self._response = router_pb2.GenerateResponse(
+            request_id=live.request.request_id, prompt_ids=live.request.prompt_ids
+        )
+        self._token_ids = self._response.token_ids
 
     def next(self) -> router_pb2.GenerateResponse:
-        """All that came since the last call; complete with finish_reason, usage and stats once the request ended."""
-        live = self._live
+        """All that came since the last call; complete with finish_reason, usage and stats once the request ended.
+
+        Good until the next call.
+        """
+        live, response = self._live, self._response
         offset = live.taken
+        if offset:
+            response.ClearField("prompt_ids")
         tokens = live.take()
         stopped = bool(tokens) and tokens[-1] in live.stop_ids
-        response = router_pb2.GenerateResponse(
-            request_id=live.request.request_id,
-            text=self._detokenizer.push(tokens[:-1] if stopped else tokens),
-            token_ids=tokens,
-            offset=offset,
-        )
-        if self._first:
-            self._first = False
-            response.prompt_ids.extend(live.request.prompt_ids)
+        response.text = self._detokenizer.push(tokens[:-1] if stopped else tokens)
+        response.offset = offset
+        self._token_ids[:] = tokens
         if isinstance(live.outcome, FinishReason):
             response.text += self._detokenizer.finish()
             response.finish_reason = encode_finish_reason(live.outcome)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from paceline.errors import RETRY_AFTER_KEY, CapacityError, InvalidInputError, PacelineError
-from paceline.v1 import router_pb2, router_pb2_grpc
+from paceline.v1 import router_pb2
 from router.api_keys import ApiKeys, as_caller
 from router.config import RouterConfig
 from router.dispatcher import Dispatcher
@@ -27,8 +26,8 @@ SERVICE_NAME = router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-class RouterServicer(router_pb2_grpc.RouterServiceServicer):
-    """Translates, admits, and yields: at most one message a client and step, fewer under load."""
+class RouterServicer:
+    """Translates, admits, and writes: at most one message a client and step, fewer under load."""
 
     def __init__(
         self,
@@ -64,9 +63,8 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"Generate": generate, "GetInfo": get_info}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 
-    async def Generate(
-        self, request: router_pb2.GenerateRequest | DecodeError, context: _Context
-    ) -> AsyncIterator[router_pb2.GenerateResponse]:
+    async def Generate(self, request: router_pb2.GenerateRequest | DecodeError, context: _Context) -> None:
+        """Writes the messages itself: a generator's yield costs a message more than that."""
         traceparent = _metadata(context, "traceparent") if self._recorder.traces else None
         span = self._recorder.arrived(traceparent or "")
         try:
@@ -87,7 +85,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
                     await _abort(context, live.outcome)
                 response = responses.next()
                 sent_at = self._recorder.sent(live, len(response.token_ids), sent_at)
-                yield response
+                await context.write(response)
                 if response.finish_reason:
                     return
         finally:

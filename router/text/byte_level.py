@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Mapping, Sequence
 
 
 class ByteLevelDetokenizer:
-    """A Detokenizer over token bytes and an incremental UTF-8 decoder; ids that the table lacks have no text.
+    """A Detokenizer over token bytes, which holds a code point's first bytes back; ids that the table lacks have no
+    text.
 
     Python and the tokenizers library replace malformed UTF-8 alike: one U+FFFD for each maximal part.
     """
 
-    __slots__ = ("_bytes_of", "_decode")
+    __slots__ = ("_bytes_of", "_held")
 
     def __init__(self, table: Mapping[int, bytes]) -> None:
         self._bytes_of = table.get
-        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        self._held = b""
 
     def push(self, ids: Sequence[int]) -> str:
         bytes_of = self._bytes_of
-        return self._decode(b"".join([bytes_of(token_id, b"") for token_id in ids]))
+        data = self._held + b"".join([bytes_of(token_id, b"") for token_id in ids])
+        text, num_decoded = utf_8_decode(data, "replace", False)
+        self._held = data[num_decoded:]
+        return text
 
     def finish(self) -> str:
-        return self._decode(b"", True)
+        return utf_8_decode(self._held, "replace", True)[0]
 
 
 def byte_table(vocabulary: Mapping[str, int]) -> dict[int, bytes]:
