@@ -1,113 +1,151 @@
-"""What a router costs at many streams: CPU of its process a client message and a token, before a target on a clock.
+"""``paceline bench router``: what a router costs, and what metrics, traces and mTLS cost at a router or a whole fleet.
 
-    python -m bench.router_load --streams 256 --step-ms 17 --tokens-a-step 1 --stream-intervals 1,8
+    paceline bench router --streams 256 --step-ms 25 --stream-intervals 1,8
+    paceline bench router --with-model --streams 4 --requests 16
 
-The target emits tokens for every running request each step; clients, router and target are processes of their own.
+Without ``--with-model`` the target has no model and emits tokens for every request on a clock. All variants run side by
+side and take turns; clients, router and target are processes of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bench.load_generator import LoadGenerator, processes_for
-from bench.outcome import Run
-from bench.workload import PLAIN, Variant, Workload
-from client.launcher import ROUTER_MODULE
-from client.process import ServiceProcess
-from client.request import Sampling
-from paceline.config import exit_with, flag, parse_flags, require
-from paceline.errors import PacelineError
+from bench.load_generator import processes_for
+from bench.prompts import load_prompts
+from bench.router_dress import DIRECT, DRESSES, Dress, dresses
+from bench.router_report import table, variants_report
+from bench.router_rig import Rig, StubSettings, fleet_rig, stub_rig
+from bench.router_runs import Work, first_token_runs, load_runs
+from bench.workload import PLAIN, SPECULATIVE, Variant
+from paceline.config import flag, parse_flags, require
+from paceline.errors import ConfigError, PacelineError
+from paceline.threads import num_cores
 
-_START_S = 30.0
 _PROMPTS = tuple(f"Prompt number {i} of the router's load." for i in range(64))
+_MODEL_PROMPTS = str(Path(__file__).with_name("prompts.jsonl"))
 
 
 @dataclass(frozen=True, slots=True)
 class RouterLoadConfig:
-    """Measure the router's CPU time at many streams."""
+    """Measure the router's CPU time, and what metrics, traces and mTLS cost. Raises ConfigError."""
 
+    variants: tuple[str, ...] = flag(
+        (), help=f"of {','.join(DRESSES)}: clients at the target, nothing on, metrics and traces, mTLS; unset: all"
+    )
+    with_model: bool = flag(False, help="real target and draft with the default models in place of the clock")
     streams: int = flag(256, help="requests in flight")
-    requests: int = flag(1024, help="requests in all")
+    requests: int = flag(1024, help="requests of a run")
     max_tokens: int = flag(128, help="tokens of a request")
-    step_ms: float = flag(17.0, help="milliseconds of a step of the target")
+    step_ms: tuple[str, ...] = flag(("25",), help="milliseconds of a step, one or more; 0: as fast as they are taken")
     tokens_a_step: int = flag(1, help="tokens of each request in a step")
+    stream_intervals: tuple[str, ...] = flag(("8",), help="values of the router's --stream-interval, one or more")
+    first_token_requests: int = flag(100, help="requests of a run that times first tokens, one by one; 0: none")
+    repeat: int = flag(3, help="runs of each variant, interleaved")
     client_processes: int = flag(0, help="processes that send; 0: by streams and cores")
-    stream_intervals: tuple[str, ...] = flag(("1", "8"), help="values of the router's --stream-interval to compare")
     router_args: tuple[str, ...] = flag((), help="more flags of the router")
+    json: str = flag("", help="file for the results; - is stdout")
 
     def __post_init__(self) -> None:
-        for name in ("streams", "requests", "max_tokens", "tokens_a_step", "step_ms"):
-            require(getattr(self, name) > 0, name, getattr(self, name), "above 0")
+        for name in ("streams", "requests", "max_tokens", "tokens_a_step", "repeat"):
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        for name in ("first_token_requests", "client_processes"):
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        if unknown := set(self.variants) - set(DRESSES):
+            raise ConfigError(f"--variants names {', '.join(sorted(unknown))}; there are {', '.join(DRESSES)}")
+        if self.with_model and DIRECT in self.variants:
+            raise ConfigError(f"--variants names {DIRECT}, but a target with a model answers no clients: leave it out")
+        for text in self.step_ms:
+            require(_is_time(text), "step_ms", text, "milliseconds, 0 or more")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the variants."""
+        return self.variants or DRESSES[self.with_model :]
+
+    def groups(self) -> Iterator[dict[str, Any]]:
+        """What the variants of one comparison share."""
+        for interval in self.stream_intervals:
+            if self.with_model:
+                yield {"stream_interval": int(interval)}
+            else:
+                yield from ({"stream_interval": int(interval), "step_ms": float(step)} for step in self.step_ms)
+
+    def work(self) -> Work:
+        processes = self.client_processes or processes_for(self.streams)
+        prompts = tuple(load_prompts(_MODEL_PROMPTS)) if self.with_model else _PROMPTS
+        variant = Variant(SPECULATIVE if self.with_model else PLAIN)
+        return Work(prompts, self.max_tokens, variant, self.streams, self.requests, processes)
+
+    def first_token_work(self) -> Work:
+        work = self.work()
+        return Work(work.prompts, 1, work.variant, 1, self.first_token_requests, 1)
 
 
-def main(argv: Sequence[str]) -> None:
-    try:
-        config = parse_flags(RouterLoadConfig, argv, prog="python -m bench.router_load")
-        print(f"{config.streams} streams, steps of {config.step_ms:g} ms with {config.tokens_a_step} tokens a stream")
-        print("| stream-interval | tokens/s | messages/s | router: cores | us a message | us a token | client: cores |")
-        print("|---|---|---|---|---|---|---|")
-        with tempfile.TemporaryDirectory() as logs:
-            for interval in config.stream_intervals:
-                print(_row(config, interval, Path(logs)), flush=True)
-    except PacelineError as error:
-        exit_with(error, prog="python -m bench.router_load")
+def main(argv: Sequence[str]) -> int:
+    """Prints the report; raises the typed errors."""
+    config = parse_flags(RouterLoadConfig, argv, prog="paceline bench router")
+    groups = []
+    with tempfile.TemporaryDirectory(prefix="paceline-router-") as folder, dresses(config.names, Path(folder)) as made:
+        for i, group in enumerate(config.groups()):
+            logs = Path(folder) / str(i)
+            logs.mkdir()
+            groups.append({**group, "variants": _compare(config, made, group, logs)})
+            if config.json != "-":
+                print(f"\n{_title(config, group)}\n\n{table(groups[-1]['variants'])}", flush=True)
+    flags = {name: getattr(config, name) for name in ("with_model", "streams", "requests", "max_tokens", "repeat")}
+    text = json.dumps({**flags, "cores": num_cores(), "groups": groups}, indent=2)
+    if config.json == "-":
+        print(text)
+    elif config.json:
+        Path(config.json).write_text(text + "\n", encoding="utf-8")
+    return 0
 
 
-def _row(config: RouterLoadConfig, interval: str, logs: Path) -> str:
-    flags = (str(config.step_ms), str(config.tokens_a_step))
-    with _started(
-        ServiceProcess("target", "bench.stub_target_servicer", flags=flags, port=0, log_path=logs / "t.log")
-    ) as target:
-        router_flags = ["--targets", target.address, "--stream-interval", interval, *config.router_args]
-        router = ServiceProcess("router", ROUTER_MODULE, flags=router_flags, port=0, log_path=logs / "r.log")
-        with _started(router):
-            sampling = Sampling(max_tokens=config.max_tokens, temperature=0.0, seed=0)
-            workload = Workload(router.address, _PROMPTS, (sampling,) * len(_PROMPTS))
-            num_processes = config.client_processes or processes_for(config.streams)
-            with LoadGenerator(workload, num_processes) as generator:
-                _run(
-                    generator, config, min(config.streams, config.requests)
-                )  # connections, and the first use of all code
-                before_s = router.usage().cpu_s
-                run = _run(generator, config, config.requests)
-                cpu_s = router.usage().cpu_s - before_s
-    messages = sum(len(outcome.arrivals) for outcome in run.outcomes)
-    cells = [
-        interval,
-        f"{run.rate:.0f}",
-        f"{messages / run.seconds:.0f}",
-        f"{cpu_s / run.seconds:.2f}",
-        f"{cpu_s / messages * 1e6:.1f}",
-        f"{cpu_s / run.output_tokens * 1e6:.1f}",
-        f"{run.client_busy or 0:.2f}",
-    ]
-    return "| " + " | ".join(cells) + " |"
+def _compare(
+    config: RouterLoadConfig, made: Sequence[Dress], group: dict[str, Any], logs: Path
+) -> list[dict[str, Any]]:
+    with contextlib.ExitStack() as stack:
+        rigs = [stack.enter_context(_rig(config, dress, group, logs)) for dress in made]
+        loads = load_runs(rigs, config.work(), repeat=config.repeat)
+        asks = config.first_token_requests > 0
+        firsts = first_token_runs(rigs, config.first_token_work(), repeat=config.repeat) if asks else {}
+    return variants_report(loads, firsts)
 
 
-def _run(generator: LoadGenerator, config: RouterLoadConfig, num_requests: int) -> Run:
-    run = generator.run(
-        Variant(PLAIN), num_requests, concurrency=config.streams, repeat=0, on_progress=lambda started: None
+def _rig(
+    config: RouterLoadConfig, dress: Dress, group: dict[str, Any], logs: Path
+) -> contextlib.AbstractContextManager[Rig]:
+    router_flags = ("--stream-interval", str(group["stream_interval"]), *config.router_args)
+    if config.with_model:
+        return fleet_rig(dress, router_flags, logs)
+    return stub_rig(dress, StubSettings(group["step_ms"], config.tokens_a_step, router_flags), logs)
+
+
+def _title(config: RouterLoadConfig, group: dict[str, Any]) -> str:
+    behind = (
+        "a whole fleet" if config.with_model else f"steps of {group['step_ms']:g} ms, {config.tokens_a_step} tokens"
     )
-    if run.errors:
-        raise PacelineError(f"{len(run.errors)} requests failed, the first with {run.errors[0]}")
-    return run
+    return f"{config.streams} streams, {behind}, --stream-interval {group['stream_interval']}"
 
 
-@contextlib.contextmanager
-def _started(process: ServiceProcess) -> Iterator[ServiceProcess]:
-    process.start()
+def _is_time(text: str) -> bool:
     try:
-        process.wait_ready(time.monotonic() + _START_S)
-        yield process
-    finally:
-        process.stop(grace_s=1.0)
+        return float(text) >= 0
+    except ValueError:
+        return False
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except PacelineError as error:
+        print(f"python -m bench.router_load: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,31 +1,48 @@
-"""A target without a model, for measuring what stands before one: it emits tokens on a clock."""
+"""A target without a model, for measuring what stands before one: it emits tokens on a clock.
+
+It answers clients itself, too, as a router would: what their messages cost without one.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import itertools
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import IO, Any
 
 import grpc
 
-from paceline.v1 import common_pb2, target_pb2
+from bench.step_clock import StepClock
+from paceline.v1 import common_pb2, router_pb2, target_pb2
 
+TARGET_NAME = target_pb2.DESCRIPTOR.services_by_name["TargetService"].full_name
+_ROUTER_NAME = router_pb2.DESCRIPTOR.services_by_name["RouterService"].full_name
 _MANY = 1 << 40
 _FIRST_TOKEN_ID = 500
 
 
-@dataclass(frozen=True, slots=True)
-class StubSettings:
-    step_ms: float
-    tokens_a_step: int  # of each request
+@dataclass(slots=True)
+class _Running:
+    request_id: str
+    received_s: float  # on the monotonic clock
+    max_tokens: int
+    emitted: int = 0
 
 
 class StubTargetServicer:
-    """Runs whatever is submitted at once, in steps of a fixed length, until max_tokens."""
+    """Runs whatever is submitted at once, in steps of the clock, until max_tokens.
 
-    def __init__(self, settings: StubSettings) -> None:
-        self._settings = settings
+    first_tokens: gets a line for each request: its id, when it came, and when its first token left, in seconds of the
+    machine's monotonic clock.
+    """
+
+    def __init__(self, clock: StepClock, *, tokens_a_step: int, first_tokens: IO[str]) -> None:
+        self._clock = clock
+        self._tokens_a_step = tokens_a_step
+        self._first_tokens = first_tokens
+        self._ids = itertools.count()
 
     def add_to(self, server: grpc.aio.Server) -> None:
         serve = grpc.stream_stream_rpc_method_handler(
@@ -33,57 +50,97 @@ class StubTargetServicer:
             request_deserializer=target_pb2.ServeRequest.FromString,
             response_serializer=target_pb2.ServeResponse.SerializeToString,
         )
-        name = target_pb2.DESCRIPTOR.services_by_name["TargetService"].full_name
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"Serve": serve}),))
+        generate = grpc.unary_stream_rpc_method_handler(
+            self.generate,
+            request_deserializer=router_pb2.GenerateRequest.FromString,
+            response_serializer=router_pb2.GenerateResponse.SerializeToString,
+        )
+        get_info = grpc.unary_unary_rpc_method_handler(
+            self.get_info,
+            request_deserializer=router_pb2.RouterServiceGetInfoRequest.FromString,
+            response_serializer=router_pb2.RouterServiceGetInfoResponse.SerializeToString,
+        )
+        router: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"Generate": generate, "GetInfo": get_info}
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(TARGET_NAME, {"Serve": serve}),
+                grpc.method_handlers_generic_handler(_ROUTER_NAME, router),
+            )
+        )
 
     async def serve(
-        self, request_iterator: AsyncIterator[target_pb2.ServeRequest], context: grpc.aio.ServicerContext
+        self, request_iterator: AsyncIterator[target_pb2.ServeRequest], context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[target_pb2.ServeResponse]:
-        running: dict[int, list[int]] = {}  # request: emitted, max_tokens
-        reader = asyncio.create_task(_read(request_iterator, running))
+        running: dict[int, _Running] = {}
+        filled = asyncio.Event()
+        reader = asyncio.create_task(_read(request_iterator, running, filled))
         try:
             yield _first_response()
-            clock = asyncio.get_running_loop().time
-            step, due_at = 0, clock()
-            while not reader.done():
-                due_at = max(due_at + self._settings.step_ms / 1e3, clock())
-                await asyncio.sleep(due_at - clock())
-                if running:
-                    step += 1
-                    yield self._step(step, running)
+            for step in itertools.count(1):
+                if not running:
+                    filled.clear()
+                    await filled.wait()
+                await self._clock.next_step()
+                yield self._step(step, running)
         finally:
             reader.cancel()
 
-    def _step(self, step: int, running: dict[int, list[int]]) -> target_pb2.ServeResponse:
+    async def generate(
+        self, request: router_pb2.GenerateRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[router_pb2.GenerateResponse]:
+        running = _Running(f"stub-{next(self._ids)}", time.monotonic(), request.sampling_params.max_tokens)
+        while running.emitted < running.max_tokens:
+            await self._clock.next_step()
+            offset, tokens = self._advance(running)
+            response = router_pb2.GenerateResponse(
+                request_id=running.request_id, text=" word" * len(tokens), token_ids=tokens, offset=offset
+            )
+            if running.emitted == running.max_tokens:
+                response.finish_reason = common_pb2.FINISH_REASON_LENGTH
+                response.usage.completion_tokens = running.emitted
+            yield response
+
+    async def get_info(
+        self, request: router_pb2.RouterServiceGetInfoRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> router_pb2.RouterServiceGetInfoResponse:
+        return router_pb2.RouterServiceGetInfoResponse()
+
+    def _step(self, step: int, running: dict[int, _Running]) -> target_pb2.ServeResponse:
         response = target_pb2.ServeResponse(step=step, load=_load(len(running)))
         deltas = response.deltas
-        for number, (emitted, max_tokens) in list(running.items()):
-            count = min(self._settings.tokens_a_step, max_tokens - emitted)
+        for number, request in list(running.items()):
+            offset, tokens = self._advance(request)
             deltas.request.append(number)
-            deltas.offset.append(emitted)
-            deltas.num_tokens.append(count)
-            deltas.tokens.extend([_FIRST_TOKEN_ID + (emitted + i) % 1000 for i in range(count)])
-            running[number][0] += count
-            if emitted + count == max_tokens:
+            deltas.offset.append(offset)
+            deltas.num_tokens.append(len(tokens))
+            deltas.tokens.extend(tokens)
+            if request.emitted == request.max_tokens:
                 del running[number]
                 response.finishes.add(request=number, reason=common_pb2.FINISH_REASON_LENGTH)
         return response
 
+    def _advance(self, request: _Running) -> tuple[int, list[int]]:
+        """The offset and tokens of its next step."""
+        if not request.emitted:
+            self._first_tokens.write(f"{request.request_id} {request.received_s:.9f} {time.monotonic():.9f}\n")
+        offset = request.emitted
+        count = min(self._tokens_a_step, request.max_tokens - offset)
+        request.emitted += count
+        return offset, [_FIRST_TOKEN_ID + (offset + i) % 1000 for i in range(count)]
 
-async def run(settings: StubSettings) -> None:
-    """Prints ``ready HOST:PORT`` and serves until it is ended."""
-    server = grpc.aio.server()
-    StubTargetServicer(settings).add_to(server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    print(f"ready 127.0.0.1:{port}", flush=True)
-    await server.wait_for_termination()
 
-
-async def _read(messages: AsyncIterator[target_pb2.ServeRequest], running: dict[int, list[int]]) -> None:
+async def _read(
+    messages: AsyncIterator[target_pb2.ServeRequest], running: dict[int, _Running], filled: asyncio.Event
+) -> None:
     async for message in messages:
         for submission in message.submit.submissions:
-            running[submission.request] = [len(submission.emitted_ids), submission.sampling_params.max_tokens]
+            running[submission.request] = _Running(
+                submission.request_id,
+                time.monotonic(),
+                submission.sampling_params.max_tokens,
+                len(submission.emitted_ids),
+            )
+            filled.set()
         for number in message.cancel.requests:
             running.pop(number, None)
 
@@ -105,7 +162,3 @@ def _first_response() -> target_pb2.ServeResponse:
 
 def _load(num_running: int) -> target_pb2.LoadReport:
     return target_pb2.LoadReport(running_requests=num_running, max_running_requests=4096, num_pages=1 << 20)
-
-
-if __name__ == "__main__":
-    asyncio.run(run(StubSettings(float(sys.argv[1]), int(sys.argv[2]))))

@@ -1,15 +1,77 @@
-"""The router's bench, with a real router before its target on a clock."""
+"""The router's bench: its report, its flags, and a real run before a target on a clock."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import time
+
 import pytest
 
-from bench.router_load import main
+from bench.router_load import RouterLoadConfig, main
+from bench.router_report import table, variants_report
+from bench.router_runs import LoadFigures
+from bench.step_clock import StepClock
+from paceline.errors import ConfigError
+
+SMALL = ["--streams", "3", "--requests", "6", "--max-tokens", "8", "--repeat", "1", "--first-token-requests", "4"]
+
+
+def run(*, tokens_per_s: float, cpu_s: float) -> LoadFigures:
+    return LoadFigures(2.0, tokens_per_s, num_messages=100, num_tokens=400, cpu_s=cpu_s, client_busy=0.5)
+
+
+def test_a_variant_is_compared_with_plain_run_by_run():
+    plain = [run(tokens_per_s=100.0, cpu_s=0.1), run(tokens_per_s=200.0, cpu_s=0.1), run(tokens_per_s=50.0, cpu_s=0.1)]
+    mtls = [run(tokens_per_s=90.0, cpu_s=0.2), run(tokens_per_s=160.0, cpu_s=0.2), run(tokens_per_s=35.0, cpu_s=0.2)]
+    first, second = variants_report({"plain": plain, "mtls": mtls}, {"mtls": [1.0, 2.0, 3.0]})
+    assert first["of_plain"]["tokens_per_s"] == 1.0 and first["first_token_ms"] == {}
+    assert second["of_plain"]["tokens_per_s"] == pytest.approx(0.8)
+    assert second["medians"]["tokens_per_s"] == 90.0
+    assert second["medians"]["cpu_us_per_message"] == pytest.approx(2000.0)
+    assert second["medians"]["cpu_us_per_token"] == pytest.approx(500.0)
+    assert second["first_token_ms"]["p50"] == 2.0
+    assert (
+        table([first, second]).splitlines()[-1].startswith("| mtls | 90 | 0.800 | 50 | 0.10 | 2000.0 | 500.0 | 2.00, ")
+    )
+
+
+@pytest.mark.parametrize(
+    "flags", [["--variants", "plain,fast"], ["--step-ms", "soon"], ["--with-model", "--variants", "direct"]]
+)
+def test_bad_flags_are_named(flags):
+    with pytest.raises(ConfigError, match=flags[-2].removeprefix("--").split("-")[0]):
+        main(flags)
+
+
+def test_with_a_model_clients_always_go_through_a_router():
+    assert RouterLoadConfig(with_model=True).names == ("plain", "observed", "mtls")
+
+
+async def test_all_that_wait_share_a_step_and_steps_keep_their_rate():
+    clock, num_steps, step_s = StepClock(0.002), 20, 0.002
+
+    async def steps() -> list[float]:
+        seen = []
+        for _ in range(num_steps):
+            await clock.next_step()
+            seen.append(asyncio.get_running_loop().time())
+        return seen
+
+    began_s = time.monotonic()
+    one, other = await asyncio.gather(steps(), steps())
+    assert one[-1] - began_s >= (num_steps - 1) * step_s * 0.9
+    assert max(abs(a - b) for a, b in zip(one, other, strict=True)) < one[-1] - one[0]
 
 
 @pytest.mark.slow
-def test_a_row_for_each_stream_interval(capsys):
-    sizes = ["--streams", "3", "--requests", "6", "--max-tokens", "8", "--step-ms", "2"]
-    main([*sizes, "--stream-intervals", "1,4"])
-    *_, one, four = capsys.readouterr().out.strip().splitlines()
-    assert one.startswith("| 1 | ") and four.startswith("| 4 | ")
+def test_every_variant_runs_before_a_target_on_a_clock(tmp_path, capsys):
+    out = tmp_path / "out.json"
+    assert main([*SMALL, "--step-ms", "2", "--stream-intervals", "1", "--json", str(out)]) == 0
+    (group,) = json.loads(out.read_text())["groups"]
+    assert [variant["variant"] for variant in group["variants"]] == ["direct", "plain", "observed", "mtls"]
+    for variant in group["variants"]:
+        assert variant["medians"]["tokens_per_s"] > 0
+        assert variant["first_token_ms"]["requests"] == 4
+        assert 0 < variant["first_token_ms"]["p50"] < 1000
+    assert "| mtls | " in capsys.readouterr().out
