@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,11 @@ from router.cost_tables import ProposeTable, StepTable
 WORLDS = Path(__file__).parents[2] / "bench" / "worlds"
 CHAIN = TreeShape(3, 1, 4)
 ALL_OUTPUT = RandomRequests(prompt_tokens=8, output_tokens=1e6)
+
+
+def slow(*values: object) -> Any:
+    """A case among the longer checks, beside others like it."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def world(name: str) -> World:
@@ -79,14 +85,14 @@ def test_open_arrivals_are_served_as_they_come() -> None:
     assert rate(of, Fixed(None), load) == pytest.approx(50 * 32, rel=0.25)
 
 
-@pytest.mark.parametrize("in_flight", [1, 2, 8, 32, 64, 256])
+@pytest.mark.parametrize("in_flight", [1, 8, 64, *(slow(load) for load in (2, 32, 256))])
 def test_adaptive_is_as_fast_as_the_best_fixed_on_a_gpu(in_flight: int) -> None:
     of = world("h200_8b")
     load = steady(in_flight, 5.0 if in_flight < 64 else 3.0)
     assert rate(of, SimAdaptive(of), load) >= 0.97 * best_fixed(of, load, 1.0)
 
 
-@pytest.mark.parametrize("in_flight", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("in_flight", [1, 8, *(slow(load) for load in (2, 4, 16))])
 def test_adaptive_is_as_fast_as_the_best_fixed_on_a_cpu(in_flight: int) -> None:
     of = world("cpu_135m")
     load = steady(in_flight, 60.0 if in_flight > 2 else 120.0)
@@ -94,7 +100,7 @@ def test_adaptive_is_as_fast_as_the_best_fixed_on_a_cpu(in_flight: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "phases"), [("h200_8b", ((5, 4), (2, 96), (5, 4))), ("cpu_135m", ((60, 1), (25, 8), (60, 1)))]
+    ("name", "phases"), [("h200_8b", ((5, 4), (2, 96), (5, 4))), slow("cpu_135m", ((60, 1), (25, 8), (60, 1)))]
 )
 def test_from_low_to_high_and_back_adaptive_beats_every_fixed_one(
     name: str, phases: tuple[tuple[float, float], ...]
@@ -103,7 +109,7 @@ def test_from_low_to_high_and_back_adaptive_beats_every_fixed_one(
     assert rate(of, SimAdaptive(of), load, after_s=0.0) >= 1.03 * best_fixed(of, load, 0.0)
 
 
-@pytest.mark.parametrize(("steps", "drafts"), [(1.0, 3.0), (3.0, 1.0), (1.0, 0.4)])
+@pytest.mark.parametrize(("steps", "drafts"), [(3.0, 1.0), slow(1.0, 3.0), slow(1.0, 0.4)])
 def test_a_wrong_warm_up_is_corrected_by_what_is_seen(steps: float, drafts: float) -> None:
     of = world("h200_8b")
     times = [
