@@ -13,6 +13,7 @@ from multiprocessing.context import SpawnContext
 from bench.closed_loop import ClosedLoop
 from bench.outcome import Outcome
 from bench.tickets import Tickets
+from bench.timed_loop import TimedLoop, TimedShare
 from bench.workload import Variant, Workload
 from client.aio import AsyncPacelineClient
 from paceline.errors import PacelineError
@@ -20,7 +21,7 @@ from paceline.errors import PacelineError
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one process does of a run."""
+    """What one process does of a run of a number of requests."""
 
     variant: Variant
     num_streams: int
@@ -33,7 +34,8 @@ class ShareDone:
 
 
 class ClientProcess:
-    """Owns the process: ``close`` it. A run goes ``prepare``, ``start``, ``result``."""
+    """Owns the process: ``close`` it. A run goes ``prepare``, ``start``, ``result``; one by the clock ``prepare``,
+    ``start``, ``wait_ready``, ``start_clock``, ``result``."""
 
     def __init__(self, context: SpawnContext, workload: Workload, tickets: Tickets) -> None:
         self.connection, theirs = context.Pipe()
@@ -41,13 +43,21 @@ class ClientProcess:
         self._process.start()
         theirs.close()
 
-    def prepare(self, share: Share) -> None:
+    def prepare(self, share: Share | TimedShare) -> None:
         """Returns once the process waits for ``start``. Raises PacelineError where it has died."""
         self._send(share)
         self._receive()
 
     def start(self) -> None:
         self._send(None)
+
+    def wait_ready(self) -> None:
+        """Until its part of the load runs. Raises PacelineError where the process has died."""
+        self._receive()
+
+    def start_clock(self, at_s: float) -> None:
+        """On the monotonic clock."""
+        self._send(at_s)
 
     def result(self) -> ShareDone:
         """Blocks. Raises PacelineError where the process has died."""
@@ -61,7 +71,7 @@ class ClientProcess:
         self._process.terminate()
         self._process.join()
 
-    def _send(self, message: Share | None) -> None:
+    def _send(self, message: Share | TimedShare | float | None) -> None:
         with contextlib.suppress(BrokenPipeError):  # the next receive says so
             self.connection.send(message)
 
@@ -80,6 +90,11 @@ def _serve(connection: Connection, workload: Workload, tickets: Tickets) -> None
 
 
 async def _obey(connection: Connection, workload: Workload, tickets: Tickets) -> None:
+    async def ready() -> float:
+        connection.send(None)
+        at_s: float = await asyncio.to_thread(connection.recv)
+        return at_s
+
     async with AsyncPacelineClient(workload.address, credentials=workload.credentials) as client:
         loop = ClosedLoop(client, workload)
         while True:
@@ -88,6 +103,9 @@ async def _obey(connection: Connection, workload: Workload, tickets: Tickets) ->
             connection.send(None)
             await asyncio.to_thread(connection.recv)
             started_s, cpu_s = time.monotonic(), time.process_time()
-            outcomes = await loop.run(share.variant, tickets, num_streams=share.num_streams)
+            if isinstance(share, TimedShare):
+                outcomes = await TimedLoop(client, workload, share).run(ready)
+            else:
+                outcomes = await loop.run(share.variant, tickets, num_streams=share.num_streams)
             busy = (time.process_time() - cpu_s) / (time.monotonic() - started_s)
             connection.send(ShareDone(outcomes, busy))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
-from bench.outcome import Arrival, Outcome
+from bench.outcome import Outcome
+from bench.sent_request import SentRequest
 from bench.tickets import Tickets
 from bench.workload import Variant, Workload
 from client.aio import AsyncPacelineClient
-from paceline.errors import PacelineError
 
 
 class ClosedLoop:
@@ -25,23 +24,11 @@ class ClosedLoop:
 
         async def work() -> None:
             while (number := tickets.take()) is not None:
-                outcomes[number] = await self._request(number, variant)
+                messages, sampling = self._workload.messages(number), self._workload.sampling(number)
+                sent = SentRequest(self._client, messages, sampling, variant.options())
+                outcomes[number] = await sent.outcome()
 
         async with asyncio.TaskGroup() as group:
             for _ in range(num_streams):
                 group.create_task(work())
         return outcomes
-
-    async def _request(self, number: int, variant: Variant) -> Outcome:
-        messages, sampling = self._workload.messages(number), self._workload.sampling(number)
-        arrivals: list[Arrival] = []
-        sent_s = time.monotonic()
-        try:
-            async with self._client.generate(messages, sampling=sampling, options=variant.options()) as answer:
-                async for delta in answer:
-                    if delta.token_ids:
-                        arrivals.append(Arrival(time.monotonic(), len(delta.token_ids)))
-                completion = await answer.result()
-        except PacelineError as error:
-            return Outcome(None, f"{type(error).__name__}: {error}", sent_s, time.monotonic(), tuple(arrivals))
-        return Outcome(completion, "", sent_s, time.monotonic(), tuple(arrivals))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Self
 
 from bench.client_process import ClientProcess, Share
+from bench.load import Load
 from bench.outcome import Run, steady_part
 from bench.tickets import Tickets
+from bench.timed_loop import TimedShare
+from bench.timed_run import TimedRun
 from bench.workload import Variant, Workload
 from paceline.threads import num_cores
 
@@ -58,6 +62,25 @@ class LoadGenerator:
             steady_part(outcomes, concurrency, exhausted_s=self._tickets.exhausted_s),
             max(part.busy for part in done),
         )
+
+    def play(self, variant: Variant, load: Load, *, first_number: int, seed: int) -> TimedRun:
+        """Asks as the load says; requests are numbered from first_number on. seed: of an open loop's arrivals.
+
+        Raises PacelineError where a client process dies.
+        """
+        used = self._processes if load.is_open else self._processes[: round(load.most)]
+        for i, process in enumerate(used):
+            process.prepare(TimedShare(variant, load, i, len(used), first_number, seed))
+        for process in used:
+            process.start()
+        for process in used:
+            process.wait_ready()
+        began_s = time.monotonic()
+        for process in used:
+            process.start_clock(began_s)
+        done = [process.result() for process in used]
+        outcomes = {number: outcome for part in done for number, outcome in part.outcomes.items()}
+        return TimedRun(variant, load, dict(sorted(outcomes.items())), began_s, max(part.busy for part in done))
 
     def close(self) -> None:
         """Ends the processes."""

@@ -12,12 +12,14 @@ from tqdm import tqdm
 
 from bench.chat_prompt import ChatPrompt
 from bench.config import BenchConfig
+from bench.fleet_codec import FleetFacts, decode_fleet
 from bench.load_generator import LoadGenerator, processes_for
 from bench.outcome import Run
 from bench.prompts import load_prompts, short_enough, shuffled, spread
 from bench.round_profile import RoundProfile, profile_of
 from bench.round_sampler import RoundSampler, SampledRound
 from bench.workload import Variant, Workload
+from bench.workload_flags import WorkloadFlags
 from client.aio import AsyncPacelineClient
 from client.launcher import Fleet
 from client.process import ServiceUsage
@@ -26,7 +28,7 @@ from client.rounds import RoundSource
 from paceline.errors import ConfigError, UnavailableError
 from paceline.threads import num_cores, share_cores
 
-_DEFAULT_DTYPE = "bfloat16"
+DEFAULT_DTYPE = "bfloat16"
 _WARM_UP_TOKENS = 8
 
 
@@ -59,14 +61,22 @@ class _Part:
     num_requests: int
 
 
-def choose_prompts(config: BenchConfig) -> list[str]:
-    """Raises InvalidInputError, and ModelLoadError where the lengths need a tokenizer that is missing."""
+def choose_prompts(config: WorkloadFlags, *, is_mixed: bool) -> list[str]:
+    """is_mixed: those of one kind do not follow each other, but all do in the same order each time.
+
+    Raises InvalidInputError, and ModelLoadError where the lengths need a tokenizer that is missing.
+    """
     prompts = load_prompts(config.prompts)
     if config.max_prompt_tokens is not None:
         template = ChatPrompt(config.model_path)
         prompts = short_enough(prompts, lambda text: len(template.ids(text)), limit=config.max_prompt_tokens)
     prompts = spread(prompts, config.num_prompts)
-    return prompts if config.min_requests is None else shuffled(prompts)
+    return shuffled(prompts) if is_mixed else prompts
+
+
+def workload_of(config: WorkloadFlags, prompts: Sequence[str], address: str) -> Workload:
+    """What the router at this address is asked."""
+    return Workload(address, tuple(prompts), tuple(config.sampling(i) for i in range(len(prompts))))
 
 
 def measure_services(config: BenchConfig, prompts: Sequence[str]) -> Measurement:
@@ -74,7 +84,7 @@ def measure_services(config: BenchConfig, prompts: Sequence[str]) -> Measurement
     if config.router:
         return _run_all(config, prompts, config.router, lambda: None)
     before: dict[str, ServiceUsage] = {}
-    with Fleet(config.fleet(dtype=config.dtype or _DEFAULT_DTYPE)) as fleet:
+    with Fleet(config.fleet(dtype=config.dtype or DEFAULT_DTYPE)) as fleet:
 
         def on_start() -> None:
             before.update({process.name: process.usage() for process in fleet.processes})
@@ -90,7 +100,7 @@ def measure_in_process(config: BenchConfig, prompts: Sequence[str]) -> Measureme
     share_cores(num_cores())  # read when torch is loaded; as the services run
     from bench.in_process import InProcessLoop  # torch is loaded for this mode alone
 
-    loop = InProcessLoop(config, prompts, dtype=config.dtype or _DEFAULT_DTYPE)
+    loop = InProcessLoop(config, prompts, dtype=config.dtype or DEFAULT_DTYPE)
     runs = []
     schedule = _schedule(config, len(prompts))
     with tqdm(total=len(schedule) * len(prompts), unit="request", disable=None) as bar:
@@ -101,10 +111,12 @@ def measure_in_process(config: BenchConfig, prompts: Sequence[str]) -> Measureme
 
 
 def _run_all(config: BenchConfig, prompts: Sequence[str], address: str, on_start: Callable[[], None]) -> Measurement:
-    workload = Workload(address, tuple(prompts), tuple(config.sampling(i) for i in range(len(prompts))))
+    workload = workload_of(config, prompts, address)
     schedule = _schedule(config, len(prompts))
     num_processes = config.client_processes or max(map(processes_for, config.concurrencies))
-    sources = asyncio.run(_prepare(config, workload))
+    fleet = asyncio.run(prepare(config, workload, config.variants()))
+    sources = [RoundSource("target", address) for address in fleet.targets]
+    sources += [RoundSource("draft", address) for address in fleet.drafts]
     on_start()
     runs = []
     rounds: dict[tuple[int, Variant], list[SampledRound]] = {}
@@ -144,22 +156,20 @@ def _advance(bar: tqdm, num_done: float, num_started: int) -> None:
     bar.update(num_done + num_started - bar.n)
 
 
-async def _prepare(config: BenchConfig, workload: Workload) -> list[RoundSource]:
-    """One short request of each variant, which is not measured. Returns the services that can show their rounds.
+async def prepare(config: WorkloadFlags, workload: Workload, variants: Sequence[Variant]) -> FleetFacts:
+    """One short request of each variant, which is not measured. Returns what the router says of itself and its fleet.
 
     Raises a PacelineError where a request fails.
     """
     async with AsyncPacelineClient(workload.address) as client:
         await _check_fit(config, client)
-        info = await client.info()
         sampling = Sampling(max_tokens=min(_WARM_UP_TOKENS, config.max_tokens), temperature=0.0)
-        for variant in config.variants():
+        for variant in variants:
             await client.generate(workload.messages(0), sampling=sampling, options=variant.options()).result()
-    replicas = [("target", replica) for replica in info.targets] + [("draft", replica) for replica in info.drafts]
-    return [RoundSource(service, replica.address) for service, replica in replicas if replica.ready]
+        return decode_fleet(await client.info())
 
 
-async def _check_fit(config: BenchConfig, client: AsyncPacelineClient) -> None:
+async def _check_fit(config: WorkloadFlags, client: AsyncPacelineClient) -> None:
     ready = [replica.info for replica in (await client.info()).targets if replica.ready]
     if not ready:
         raise UnavailableError(f"the router at {client.address} has no target that is ready; see paceline info")

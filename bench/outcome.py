@@ -18,7 +18,7 @@ class Arrival(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A completion, or why there is none."""
+    """A completion, or why there is none; neither where the request was cut off."""
 
     completion: Completion | None
     error: str = ""
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def errors(self) -> list[str]:
-        return [outcome.error for outcome in self.outcomes if outcome.completion is None]
+        return [outcome.error for outcome in self.outcomes if outcome.error]
 
     @property
     def output_tokens(self) -> int:

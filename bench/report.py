@@ -51,8 +51,8 @@ def run_figures(run: Run) -> dict[str, Any]:
         "tokens_per_s": run.tokens_per_s,
         "steady": _steady_figures(run),
         "shape": _shape_figures(run),
-        "ttft_ms": _percentiles([completion.first_token_s * 1e3 for completion in completions]),
-        "tpot_ms": _percentiles([t for completion in completions if (t := _tpot_ms(completion)) is not None]),
+        "ttft_ms": percentiles([completion.first_token_s * 1e3 for completion in completions]),
+        "tpot_ms": percentiles([t for completion in completions if (t := _tpot_ms(completion)) is not None]),
         "rounds": stats.speculative_rounds,
         "mean_accepted_length": stats.mean_accepted_length,
         "accepted_by_depth": shares_by_depth(stats),
@@ -140,6 +140,14 @@ def table(document: dict[str, Any]) -> str:
     return "\n".join([*lines, "", markdown_table(document["summary"])])
 
 
+def percentiles(values: Sequence[float]) -> dict[str, float | None]:
+    """p50 and p99; None without a value."""
+    if not values:
+        return {"p50": None, "p99": None}
+    p50, p99 = np.percentile(values, [50, 99]).tolist()
+    return {"p50": p50, "p99": p99}
+
+
 def _speedup(runs: Sequence[Run], concurrency: int, shape: TreeShape | None) -> float | None:
     """The median over the repeats; None without plain runs."""
     rates = {(run.mode, run.shape, run.repeat): run.rate for run in runs if run.concurrency == concurrency}
@@ -183,13 +191,6 @@ def _tpot_ms(completion: Completion) -> float | None:
     """Milliseconds a token after the first; None for fewer than two tokens."""
     rate = completion.tokens_per_s
     return None if rate is None else 1e3 / rate
-
-
-def _percentiles(values: Sequence[float]) -> dict[str, float | None]:
-    if not values:
-        return {"p50": None, "p99": None}
-    p50, p99 = np.percentile(values, [50, 99]).tolist()
-    return {"p50": p50, "p99": p99}
 
 
 def _ms(value: float | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from bench.round_profile import PARTS, RoundProfile
+from bench.svg import legend, page
 
 _COLOURS = (
     "#9ecae1",
@@ -21,7 +22,6 @@ _COLOURS = (
 )
 _WIDTH, _LEFT, _RIGHT = 1000, 150, 110
 _BAR, _STEP, _TOP = 30, 62, 100
-_LEGEND_COLUMN, _LEGEND_ROW = 190, 20
 _NARROWEST_LABEL = 42  # pixels
 
 
@@ -30,23 +30,10 @@ def round_picture(profiles: Sequence[RoundProfile], title: str) -> str:
     height = _TOP + _STEP * len(profiles) + 10
     longest_ms = max(max(profile.interval_ms, sum(profile.parts_ms.values())) for profile in profiles)
     scale = (_WIDTH - _LEFT - _RIGHT) / longest_ms  # pixels a millisecond
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif"'
-        ' font-size="12">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="10" y="22" font-size="15">{escape(title)}</text>',
-        *_legend(),
-    ]
+    lines = [*legend(zip(PARTS, _COLOURS, strict=True))]
     for row, profile in enumerate(profiles):
         lines += _bar(profile, _TOP + row * _STEP, scale)
-    return "\n".join([*lines, "</svg>", ""])
-
-
-def _legend() -> Iterator[str]:
-    for i, (part, colour) in enumerate(zip(PARTS, _COLOURS, strict=True)):
-        x, y = 10 + i % 5 * _LEGEND_COLUMN, 34 + i // 5 * _LEGEND_ROW
-        yield f'<rect x="{x}" y="{y}" width="12" height="12" fill="{colour}"/>'
-        yield f'<text x="{x + 17}" y="{y + 11}">{escape(part)}</text>'
+    return page(_WIDTH, height, title, lines)
 
 
 def _bar(profile: RoundProfile, y: int, scale: float) -> Iterator[str]:

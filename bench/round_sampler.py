@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
+from dataclasses import dataclass
 
+from bench.side_thread import SideThread
 from client.rounds import RoundSource
-from paceline.errors import PacelineError
 
 _INTERVAL_S = 0.05  # far between rounds: a look costs the service a good part of a millisecond
 
@@ -24,37 +21,17 @@ class SampledRound:
     most_nodes: int  # of one request's tree; 0 where no request was verified or proposed for
 
 
-@dataclass(slots=True)
-class RoundSampler:
-    """Samples from the start of its context to the end, on a thread of its own; each step at most once."""
+class RoundSampler(SideThread):
+    """Each step at most once."""
 
-    sources: Sequence[RoundSource]
-    rounds: list[SampledRound] = field(default_factory=list)
-    error: PacelineError | None = None  # what ended it early
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    def __init__(self, sources: Sequence[RoundSource]) -> None:
+        super().__init__("round sampler")
+        self.sources = sources
+        self.rounds: list[SampledRound] = []
 
-    def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._run, name="round sampler", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._thread is not None
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._sample())
-        except PacelineError as error:
-            self.error = error
-
-    async def _sample(self) -> None:
+    async def look(self) -> None:
         seen = {source.address: (await source.last()).step for source in self.sources}
-        while not self._stop.is_set():
+        while not self.is_over:
             for source in self.sources:
                 view = await source.last()
                 if view.step != seen[source.address]:

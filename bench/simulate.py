@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
+from bench.load import Load, closed_loads, open_loads, phased_load
+from bench.policies import ADAPTIVE, OFF, fixed_shape, parse_policies, shape_name
+from bench.report import percentiles
 from bench.simulated_adaptive import SimAdaptive
 from bench.simulated_request import Tally
+from bench.simulated_requests import RandomRequests
 from bench.simulated_router import Fixed, SimRouter
-from bench.simulated_world import Load, Requests, World, load_world
+from bench.simulated_world import World, load_world
 from bench.simulation import Simulation
 from paceline.config import flag, parse_flags, require
-from paceline.errors import ConfigError, PacelineError
-from paceline.types import TreeShape
 
 _WORLDS = Path(__file__).with_name("worlds")
-_ADAPTIVE, _OFF = "adaptive", "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,33 +59,27 @@ class SimulateConfig:
 
     def loads(self) -> list[Load]:
         """One a run. Raises ConfigError."""
-        requests, is_open = Requests(self.prompt_tokens, self.output_tokens), bool(self.rates)
         if self.phases:
-            parts = [part.split(":") for part in self.phases.split(";")]
-            if not all(len(part) == 2 for part in parts):
-                raise ConfigError(f"--phases is {self.phases!r}; write seconds:amount;..., like 8:2;4:128;8:2")
-            return [Load(tuple((_number(s), _number(amount)) for s, amount in parts), is_open, requests)]
-        return [Load(((self.seconds, _number(a)),), is_open, requests) for a in self.rates or self.concurrency]
+            return [phased_load(self.phases, is_open=bool(self.rates))]
+        of = open_loads(self.rates, self.seconds, ramp_s=self.warm_up_seconds)
+        return of or closed_loads(self.concurrency, self.seconds, ramp_s=self.warm_up_seconds)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit codes: 0, and those of the typed errors."""
-    try:
-        config = parse_flags(SimulateConfig, argv, prog="paceline bench simulate")
-        document = simulate(config)
-        if config.json and config.json != "-":
-            Path(config.json).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        print(json.dumps(document, indent=2) if config.json == "-" else table(document))
-    except PacelineError as error:
-        print(f"paceline bench simulate: {error}", file=sys.stderr)
-        return error.exit_code
+    """Exit code 0. Raises ConfigError."""
+    config = parse_flags(SimulateConfig, argv, prog="paceline bench simulate")
+    document = simulate(config)
+    if config.json and config.json != "-":
+        Path(config.json).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(document, indent=2) if config.json == "-" else table(document))
     return 0
 
 
 def simulate(config: SimulateConfig) -> dict[str, Any]:
     """All runs. Raises ConfigError."""
     named = _WORLDS / f"{config.world}.json"
-    world = load_world(named if named.exists() else Path(config.world))
+    requests = RandomRequests(config.prompt_tokens, config.output_tokens)
+    world = dataclasses.replace(load_world(named if named.exists() else Path(config.world)), requests=requests)
     policies = _policies(config, world)
     loads = config.loads()
     runs = []
@@ -93,7 +87,7 @@ def simulate(config: SimulateConfig) -> dict[str, Any]:
         for load in loads:
             for name in policies:
                 bar.set_description(name)
-                runs.append(_figures(config, load, name, _run(config, world, load, name)))
+                runs.append(_figures(load, name, _run(config, world, load, name)))
                 bar.update()
     return {"world": world.name, "targets": config.targets, "drafts": config.drafts, "runs": runs}
 
@@ -107,76 +101,35 @@ def table(document: dict[str, Any]) -> str:
     lines = [f"{document['world']}: {document['targets']} target(s), {document['drafts']} draft(s), tokens/s", ""]
     lines += ["| load | " + " | ".join([*names, "ratio"]) + " |", "|---" * (len(names) + 2) + "|"]
     for load in loads:
-        others = [rates[load, name] for name in names if name != _ADAPTIVE]
-        ratio = f"{rates[load, _ADAPTIVE] / max(others):.3f}" if _ADAPTIVE in names and others else "-"
+        others = [rates[load, name] for name in names if name != ADAPTIVE]
+        ratio = f"{rates[load, ADAPTIVE] / max(others):.3f}" if ADAPTIVE in names and others else "-"
         lines.append("| " + " | ".join([load, *(f"{rates[load, name]:.0f}" for name in names), ratio]) + " |")
     return "\n".join(lines)
 
 
 def _run(config: SimulateConfig, world: World, load: Load, name: str) -> Tally:
     router: SimRouter
-    if name == _ADAPTIVE:
+    if name == ADAPTIVE:
         router = SimAdaptive(world, num_targets=config.targets)
     else:
-        router = Fixed(_shape(name), config.join_rounds)
+        router = Fixed(fixed_shape(name), config.join_rounds)
     simulation = Simulation(world, router, num_targets=config.targets, num_drafts=config.drafts, seed=config.seed)
     return simulation.run(load)
 
 
-def _figures(config: SimulateConfig, load: Load, name: str, tally: Tally) -> dict[str, Any]:
-    stop_s = sum(seconds for seconds, _ in load.phases)
-    start_s = 0.0 if config.phases else config.warm_up_seconds
-    amounts = "-".join(f"{amount:g}" for _, amount in load.phases)
+def _figures(load: Load, name: str, tally: Tally) -> dict[str, Any]:
     rounds = tally.drafted_rounds
     return {
-        "load": f"{amounts}/s" if load.is_open else amounts,
+        "load": load.label,
         "policy": name,
-        "tokens_per_s": tally.rate(start_s, stop_s),
+        "tokens_per_s": tally.rate(load.ramp_s, load.seconds),
         "mean_accepted_length": tally.accepted_tokens / rounds if rounds else None,
-        "ttft_ms": _percentiles(tally.ttft_ms),
-        "tpot_ms": _percentiles(tally.tpot_ms),
+        "ttft_ms": percentiles(tally.ttft_ms),
+        "tpot_ms": percentiles(tally.tpot_ms),
     }
 
 
-def _policies(config: SimulateConfig, world: World) -> list[str]:
-    if not config.policies:
-        return [_OFF, *map(_name, world.proposals.growths), _ADAPTIVE]
-    names = config.policies.split(";")
-    for name in names:
-        if name != _ADAPTIVE:
-            _shape(name)
-    return names
-
-
-def _shape(name: str) -> TreeShape | None:
-    """Raises ConfigError, or InvalidInputError for a shape that no tree has."""
-    if name == _OFF:
-        return None
-    numbers = name.split(",")
-    if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
-        raise ConfigError(f"--policies holds {name!r}; it takes off, adaptive and steps,topk,nodes, with ; between")
-    return TreeShape(*map(int, numbers))
-
-
-def _name(shape: TreeShape) -> str:
-    return f"{shape.num_steps},{shape.eagle_topk},{shape.num_draft_tokens}"
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError as error:
-        raise ConfigError(f"{text!r} among --concurrency, --rates or --phases is no number") from error
-    require(number > 0, "concurrency", text, "above 0, and so are --rates and --phases")
-    return number
-
-
-def _percentiles(values: Sequence[float]) -> dict[str, float | None]:
-    if not values:
-        return {"p50": None, "p99": None}
-    p50, p99 = np.percentile(values, [50, 99]).tolist()
-    return {"p50": p50, "p99": p99}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _policies(config: SimulateConfig, world: World) -> tuple[str, ...]:
+    if config.policies:
+        return parse_policies(config.policies)
+    return (OFF, *map(shape_name, world.proposals.growths), ADAPTIVE)

@@ -25,6 +25,14 @@ class Events:
     def run(self, until_s: float) -> None:
         """All that happens up to then."""
         while self._heap and self._heap[0][0] <= until_s:
-            self.now_s, _, action = heapq.heappop(self._heap)
-            action()
+            self._happen()
         self.now_s = until_s
+
+    def run_until(self, is_reached: Callable[[], bool]) -> None:
+        """What happens up to the first action after which it is so, or to the last there is."""
+        while self._heap and not is_reached():
+            self._happen()
+
+    def _happen(self) -> None:
+        self.now_s, _, action = heapq.heappop(self._heap)
+        action()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from bench.timed_run import LEAST_TOKENS
 from paceline.types import TreeShape
 
 
@@ -44,6 +45,7 @@ class SimRequest:
 class Tally:
     """Times in milliseconds. accepted_tokens counts the extra token of each drafted round, too."""
 
+    began_s: float = 0.0  # when the load's clock started
     tokens: list[tuple[float, int]] = field(default_factory=list)  # when, how many
     tpot_ms: list[float] = field(default_factory=list)
     ttft_ms: list[float] = field(default_factory=list)
@@ -51,10 +53,15 @@ class Tally:
     accepted_tokens: int = 0
 
     def rate(self, start_s: float, stop_s: float) -> float:
-        """Tokens a second."""
+        """Tokens a second between these times of the load's clock."""
+        start_s, stop_s = self.began_s + start_s, self.began_s + stop_s
         return sum(count for at_s, count in self.tokens if start_s <= at_s < stop_s) / (stop_s - start_s)
 
-    def ended(self, request: SimRequest, now_s: float) -> None:
+    def began(self, request: SimRequest) -> None:
+        """Its first token came."""
         self.ttft_ms.append((request.first_s - request.arrived_s) * 1e3)
-        if request.emitted > 1:
+
+    def left(self, request: SimRequest, now_s: float) -> None:
+        """It has all its tokens, or was cut off."""
+        if request.emitted > LEAST_TOKENS:
             self.tpot_ms.append((now_s - request.first_s) * 1e3 / (request.emitted - 1))

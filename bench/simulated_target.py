@@ -58,6 +58,11 @@ class SimTarget:
         self.requests[request.number] = request
         self.look()
 
+    def drop(self, request: SimRequest) -> None:
+        """It is cut off; a step that has begun goes on without it."""
+        del self.requests[request.number]
+        self._num_decoding -= request.is_decoding
+
     def look(self) -> None:
         """Begins a step, or waits for trees, or for a request."""
         if self._is_stepping or not self.requests:
@@ -110,6 +115,8 @@ class SimTarget:
         rounds: list[SimRound] = []
         num_prefill = sum(taken for _, taken in step.chunks)
         for request in step.turns:
+            if request.number not in self.requests:
+                continue
             accepted = 0
             if request.is_asking or request.has_tree:
                 assert request.shape is not None
@@ -120,7 +127,7 @@ class SimTarget:
             self._emit(request, accepted + 1)
         for request, taken in step.chunks:
             request.committed += taken
-            if request.committed == request.prompt_len:
+            if request.number in self.requests and request.committed == request.prompt_len:
                 self._num_decoding += 1
                 self._emit(request, 1)
         report = StepReport(
@@ -148,12 +155,12 @@ class SimTarget:
         tokens = min(tokens, request.output_len - request.emitted)
         if not request.emitted:
             request.first_s = now_s
+            self._around.tally.began(request)
         request.emitted += tokens
         self._around.tally.tokens.append((now_s, tokens))
         if request.emitted == request.output_len:
             self._num_decoding -= 1
             del self.requests[request.number]
-            self._around.tally.ended(request, now_s)
             self._around.ended(self.number, request)
 
     def _ask(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.simulated_requests import RandomRequests, Requests
 from paceline.errors import ConfigError
 from paceline.types import TreeShape
 from router.acceptance_prior import prior_log_odds
@@ -29,6 +30,7 @@ class World:
     context_ms: float = 0.0  # a step, for each 100,000 tokens of context
     request_ms: float = 0.0  # a step, for each request: the host's work
     chunk_tokens: int = 512
+    requests: Requests = field(default_factory=RandomRequests)
     _odds: dict[TreeShape, float] = field(default_factory=dict, compare=False, repr=False)  # as far as asked for
 
     def step_ms(self, rows: int, *, num_requests: int, context_tokens: int) -> float:
@@ -101,25 +103,3 @@ def _numbers(shape: TreeShape) -> tuple[int, int, int]:
 def _shape(numbers: Sequence[int]) -> TreeShape:
     num_steps, eagle_topk, num_draft_tokens = numbers
     return TreeShape(num_steps, eagle_topk, num_draft_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """Lengths of requests: prompts and outputs around these means, exponentially, within bounds."""
-
-    prompt_tokens: float = 110.0
-    output_tokens: float = 128.0
-    min_output: int = 8
-
-    def draw(self, rng: np.random.Generator) -> tuple[int, int]:
-        prompt = int(np.clip(rng.exponential(self.prompt_tokens), 8, 4 * self.prompt_tokens))
-        return prompt, int(np.clip(rng.normal(self.output_tokens, self.output_tokens / 3), self.min_output, None))
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Phases of (seconds, requests in flight) for a closed loop, or (seconds, arrivals a second) for an open one."""
-
-    phases: tuple[tuple[float, float], ...]
-    is_open: bool = False
-    requests: Requests = field(default_factory=Requests)

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bench.load import Load
 from bench.simulated_draft import SimDraft
 from bench.simulated_events import Events
 from bench.simulated_request import SimRequest, Tally
 from bench.simulated_router import SimRouter
 from bench.simulated_target import SimTarget
-from bench.simulated_world import Load, World
+from bench.simulated_world import World
 
 
 class Simulation:
@@ -29,53 +30,70 @@ class Simulation:
         self.drafts: Sequence[SimDraft] = [SimDraft(world, self.events) for _ in range(num_drafts)]
         self._targets = [SimTarget(number, self) for number in range(num_targets)]
         self._seed = seed
-        self._arrivals = np.random.default_rng(seed)
         self._numbers = itertools.count()
-        self._in_flight = 0
-        self._wanted = 0.0
-        self._load = Load(())
+        self._running: dict[int, tuple[SimRequest, SimTarget]] = {}  # by number, in the order of their start
+        self._wanted = 0
+        self._is_open = False
 
     def run(self, load: Load) -> Tally:
-        """All phases of the load, one after the other; what still runs at the end is left."""
-        self._load = load
-        stop_s = 0.0
+        """All phases of the load, one after the other; what still runs at the end is cut off."""
+        self._is_open = load.is_open
+        if load.is_open:
+            for at_s in load.arrivals(self._seed):
+                self.events.at(at_s, self._start)
+        else:
+            self._begin_streams(round(load.phases[0][1]))
+        stop_s = self.tally.began_s = self.events.now_s
         for seconds, amount in load.phases:
             stop_s += seconds
-            self._wanted = amount
-            if load.is_open:
-                self._expect_arrival(stop_s)
-            else:
+            if not load.is_open:
+                self._wanted = round(amount)
+                self._cut_surplus()
                 self._refill()
             self.events.run(stop_s)
+        self._wanted = 0
+        self._cut_surplus()
         return self.tally
 
     def ended(self, target: int, request: SimRequest) -> None:
         """A target gave all of the request's tokens."""
         self.router.end(target, request)
-        self._in_flight -= 1
-        if not self._load.is_open:
+        del self._running[request.number]
+        self.tally.left(request, self.events.now_s)
+        if not self._is_open:
             self._refill()
 
+    def _begin_streams(self, amount: int) -> None:
+        """The first are allowed a part of their output up to all, so that they end one after another."""
+        self._wanted = amount
+        for i in range(amount):
+            self._start((i + 1) / amount)
+        self.events.run_until(lambda: len(self.tally.ttft_ms) >= amount)
+
     def _refill(self) -> None:
-        while self._in_flight < self._wanted:
+        while len(self._running) < self._wanted:
             self._start()
 
-    def _expect_arrival(self, until_s: float) -> None:
-        gap_s = float(self._arrivals.exponential(1.0 / self._wanted))
-        if self.events.now_s + gap_s < until_s:
-            self.events.at(self.events.now_s + gap_s, functools.partial(self._arrive, until_s))
+    def _cut_surplus(self) -> None:
+        """The newest go."""
+        for number in list(self._running)[self._wanted :]:
+            request, target = self._running.pop(number)
+            self.router.end(target.number, request)
+            self.tally.left(request, self.events.now_s)
+            if number in target.requests:
+                target.drop(request)
 
-    def _arrive(self, until_s: float) -> None:
-        self._start()
-        self._expect_arrival(until_s)
-
-    def _start(self) -> None:
+    def _start(self, share: float = 1.0) -> None:
         number = next(self._numbers)
         rng = np.random.default_rng((self._seed, number))
-        prompt_len, output_len = self._load.requests.draw(rng)
+        lengths = self.world.requests.lengths(number, rng, share=share)
         skill = float(rng.normal(0.0, self.world.skill_std))
-        request = SimRequest(number, prompt_len, output_len, skill, rng, self.events.now_s)
-        self._in_flight += 1
+        request = SimRequest(number, lengths.prompt, lengths.output, skill, rng, self.events.now_s)
         target = min(self._targets, key=lambda target: len(target.requests))
+        self._running[number] = request, target
         self.router.start(target.number, request)
-        self.events.after(self.world.rpc_ms / 2, functools.partial(target.submit, request))
+        self.events.after(self.world.rpc_ms / 2, functools.partial(self._submit, request))
+
+    def _submit(self, request: SimRequest) -> None:
+        if request.number in self._running:
+            self._running[request.number][1].submit(request)

@@ -67,9 +67,9 @@ def test_two_targets_and_two_drafts_give_twice_as_much() -> None:
 
 
 def test_one_draft_for_many_targets_makes_them_wait() -> None:
-    of = world("h200_8b")
-    shared = rate(of, Fixed(CHAIN), steady(256, 2.0), num_targets=16, num_drafts=1)
-    own = rate(of, Fixed(CHAIN), steady(256, 2.0), num_targets=16, num_drafts=16)
+    of, tree = world("h200_8b"), Fixed(TreeShape(5, 4, 16))
+    shared = rate(of, tree, steady(256, 1.0), num_targets=16, num_drafts=1, after_s=0.4)
+    own = rate(of, tree, steady(256, 1.0), num_targets=16, num_drafts=16, after_s=0.4)
     assert shared < 0.98 * own
 
 

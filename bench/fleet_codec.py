@@ -1,0 +1,41 @@
+"""What a router says of itself and its fleet, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline.codec import decode_tree_shape
+from paceline.types import TreeShape
+from paceline.v1 import router_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFacts:
+    """Addresses are of replicas that are ready. Times in milliseconds, as services measured them when they warmed up,
+    the slowest of a kind."""
+
+    policy: str  # of the router's flags
+    targets: tuple[str, ...]
+    drafts: tuple[str, ...]
+    step_ms: dict[int, float]  # by rows
+    propose_ms: dict[TreeShape, dict[int, float]]  # by growth and sessions
+
+
+def decode_fleet(message: router_pb2.RouterServiceGetInfoResponse) -> FleetFacts:
+    """Raises InvalidInputError for a shape that no tree has."""
+    targets = [replica for replica in message.targets if replica.ready]
+    drafts = [replica for replica in message.drafts if replica.ready]
+    step_ms: dict[int, float] = {}
+    for time in (time for target in targets for time in target.info.step_times):
+        step_ms[time.rows] = max(time.ms, step_ms.get(time.rows, 0.0))
+    propose_ms: dict[TreeShape, dict[int, float]] = {}
+    for proposal in (proposal for draft in drafts for proposal in draft.info.propose_times):
+        by_sessions = propose_ms.setdefault(decode_tree_shape(proposal.shape), {})
+        by_sessions[proposal.sessions] = max(proposal.ms, by_sessions.get(proposal.sessions, 0.0))
+    return FleetFacts(
+        policy=message.speculative_policy,
+        targets=tuple(target.address for target in targets),
+        drafts=tuple(draft.address for draft in drafts),
+        step_ms=step_ms,
+        propose_ms=propose_ms,
+    )

@@ -1,0 +1,60 @@
+"""TargetLink: what a target says of its last step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from client.errors import typed_errors_aio
+from paceline.rpc import open_channel
+from paceline.v1 import target_pb2, target_pb2_grpc
+
+_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """One step as its target reports it. Times in milliseconds."""
+
+    rows: int
+    prefill_tokens: int
+    requests: int  # that verified in it
+    drafted: int  # of them with more than one node
+    context_tokens: int
+    step_ms: float
+    wait_ms: float  # before it, for trees alone
+
+
+class TargetLink:
+    """Belongs to a running event loop. An async context manager: it owns a channel."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel = open_channel(address, None)
+        self._stub = target_pb2_grpc.TargetServiceStub(self._channel)
+
+    async def last_step(self) -> StepSample | None:
+        """None where nothing stepped since the load changed. Raises a PacelineError."""
+        async with typed_errors_aio(self.address, None):
+            reply = await self._stub.GetInfo(target_pb2.TargetServiceGetInfoRequest(), timeout=_TIMEOUT_S)
+        load = reply.load
+        if not load.rows:
+            return None
+        return StepSample(
+            rows=load.rows,
+            prefill_tokens=load.prefill_tokens,
+            requests=load.verified_requests,
+            drafted=load.drafted_requests,
+            context_tokens=load.context_tokens,
+            step_ms=load.step_ms,
+            wait_ms=load.tree_wait_ms,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._channel.close()
