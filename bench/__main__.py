@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bench import simulate, sweep
+from bench import router_load, simulate, sweep
 from bench.config import BenchConfig
 from bench.measure import Measurement, choose_prompts, measure_in_process, measure_services
 from bench.report import report, table
@@ -20,7 +20,7 @@ from paceline.config import parse_flags
 from paceline.errors import PacelineError
 
 _INTERRUPTED = 130
-_COMMANDS = {"simulate": simulate.main, "sweep": sweep.main}
+_COMMANDS = {"router": router_load.main, "simulate": simulate.main, "sweep": sweep.main}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,21 +20,26 @@ from typing import Any
 from bench.load_generator import processes_for
 from bench.prompts import load_prompts
 from bench.router_dress import DIRECT, DRESSES, Dress, dresses
-from bench.router_report import table, variants_report
+from bench.router_report import first_token_report, first_token_table, table, variants_report
 from bench.router_rig import Rig, StubSettings, fleet_rig, stub_rig
 from bench.router_runs import Work, first_token_runs, load_runs
 from bench.workload import PLAIN, SPECULATIVE, Variant
+from bench.writing import check_writable
 from paceline.config import flag, parse_flags, require
-from paceline.errors import ConfigError, PacelineError
+from paceline.errors import ConfigError
 from paceline.threads import num_cores
 
 _PROMPTS = tuple(f"Prompt number {i} of the router's load." for i in range(64))
+_AT_ONCE: Mapping[str, Any] = {"stream_interval": 1, "step_ms": 0.0}
 _MODEL_PROMPTS = str(Path(__file__).with_name("prompts.jsonl"))
 
 
 @dataclass(frozen=True, slots=True)
 class RouterLoadConfig:
-    """Measure the router's CPU time, and what metrics, traces and mTLS cost. Raises ConfigError."""
+    """Measure the router's CPU time, and what metrics, traces and mTLS cost.
+
+    Raises ConfigError.
+    """
 
     variants: tuple[str, ...] = flag(
         (), help=f"of {','.join(DRESSES)}: clients at the target, nothing on, metrics and traces, mTLS; unset: all"
@@ -47,7 +51,9 @@ class RouterLoadConfig:
     step_ms: tuple[str, ...] = flag(("25",), help="milliseconds of a step, one or more; 0: as fast as they are taken")
     tokens_a_step: int = flag(1, help="tokens of each request in a step")
     stream_intervals: tuple[str, ...] = flag(("8",), help="values of the router's --stream-interval, one or more")
-    first_token_requests: int = flag(100, help="requests of a run that times first tokens, one by one; 0: none")
+    first_token_requests: int = flag(
+        100, help="without a model: requests, one by one, of a run that times first tokens; 0: none"
+    )
     repeat: int = flag(3, help="runs of each variant, interleaved")
     client_processes: int = flag(0, help="processes that send; 0: by streams and cores")
     router_args: tuple[str, ...] = flag((), help="more flags of the router")
@@ -92,36 +98,41 @@ class RouterLoadConfig:
 def main(argv: Sequence[str]) -> int:
     """Prints the report; raises the typed errors."""
     config = parse_flags(RouterLoadConfig, argv, prog="paceline bench router")
-    groups = []
+    check_writable(config.json, "json")
+    shows = config.json != "-"
+    groups, first_tokens = [], []
     with tempfile.TemporaryDirectory(prefix="paceline-router-") as folder, dresses(config.names, Path(folder)) as made:
         for i, group in enumerate(config.groups()):
-            logs = Path(folder) / str(i)
-            logs.mkdir()
-            groups.append({**group, "variants": _compare(config, made, group, logs)})
-            if config.json != "-":
-                print(f"\n{_title(config, group)}\n\n{table(groups[-1]['variants'])}", flush=True)
+            with _rigs(config, made, group, Path(folder) / str(i)) as rigs:
+                variants = variants_report(load_runs(rigs, config.work(), repeat=config.repeat))
+            groups.append({**group, "variants": variants})
+            if shows:
+                print(f"\n{_title(config, group)}\n\n{table(variants)}", flush=True)
+        if config.first_token_requests and not config.with_model:
+            with _rigs(config, made, _AT_ONCE, Path(folder) / "first-tokens") as rigs:
+                work = config.first_token_work()
+                first_tokens = first_token_report(first_token_runs(rigs, work, repeat=config.repeat))
+            if shows:
+                print(f"\nOne request at a time, to a target that answers at once\n\n{first_token_table(first_tokens)}")
     flags = {name: getattr(config, name) for name in ("with_model", "streams", "requests", "max_tokens", "repeat")}
-    text = json.dumps({**flags, "cores": num_cores(), "groups": groups}, indent=2)
-    if config.json == "-":
+    text = json.dumps({**flags, "cores": num_cores(), "groups": groups, "first_tokens": first_tokens}, indent=2)
+    if not shows:
         print(text)
     elif config.json:
         Path(config.json).write_text(text + "\n", encoding="utf-8")
     return 0
 
 
-def _compare(
-    config: RouterLoadConfig, made: Sequence[Dress], group: dict[str, Any], logs: Path
-) -> list[dict[str, Any]]:
+@contextlib.contextmanager
+def _rigs(config: RouterLoadConfig, made: Sequence[Dress], group: Mapping[str, Any], logs: Path) -> Iterator[list[Rig]]:
+    """All variants at once."""
+    logs.mkdir()
     with contextlib.ExitStack() as stack:
-        rigs = [stack.enter_context(_rig(config, dress, group, logs)) for dress in made]
-        loads = load_runs(rigs, config.work(), repeat=config.repeat)
-        asks = config.first_token_requests > 0
-        firsts = first_token_runs(rigs, config.first_token_work(), repeat=config.repeat) if asks else {}
-    return variants_report(loads, firsts)
+        yield [stack.enter_context(_rig(config, dress, group, logs)) for dress in made]
 
 
 def _rig(
-    config: RouterLoadConfig, dress: Dress, group: dict[str, Any], logs: Path
+    config: RouterLoadConfig, dress: Dress, group: Mapping[str, Any], logs: Path
 ) -> contextlib.AbstractContextManager[Rig]:
     router_flags = ("--stream-interval", str(group["stream_interval"]), *config.router_args)
     if config.with_model:
@@ -129,11 +140,9 @@ def _rig(
     return stub_rig(dress, StubSettings(group["step_ms"], config.tokens_a_step, router_flags), logs)
 
 
-def _title(config: RouterLoadConfig, group: dict[str, Any]) -> str:
-    behind = (
-        "a whole fleet" if config.with_model else f"steps of {group['step_ms']:g} ms, {config.tokens_a_step} tokens"
-    )
-    return f"{config.streams} streams, {behind}, --stream-interval {group['stream_interval']}"
+def _title(config: RouterLoadConfig, group: Mapping[str, Any]) -> str:
+    step = "" if config.with_model else f", steps of {group['step_ms']:g} ms with {config.tokens_a_step} tokens each"
+    return f"{config.streams} streams{step}, --stream-interval {group['stream_interval']}"
 
 
 def _is_time(text: str) -> bool:
@@ -141,11 +150,3 @@ def _is_time(text: str) -> bool:
         return float(text) >= 0
     except ValueError:
         return False
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except PacelineError as error:
-        print(f"python -m bench.router_load: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)

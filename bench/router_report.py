@@ -1,4 +1,4 @@
-"""The report of the router's bench: medians, ratios to the plain variant of the same run, a table."""
+"""The report of the router's bench: medians, ratios to the plain variant of the same run, tables."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from bench.router_dress import PLAIN
+from bench.router_dress import DIRECT, PLAIN
 from bench.router_runs import LoadFigures
 
 _HEADER = (
-    "| | tokens/s | of plain | messages/s | router: cores | us a message | us a token | first token ms: p50, p99 "
-    "| client: cores |\n|---|---|---|---|---|---|---|---|---|"
+    "| | tokens/s | of plain | messages/s | router: cores | us a message | us a token | first token ms | client: cores "
+    "|\n|---|---|---|---|---|---|---|---|---|"
 )
+_FIRST_TOKEN_HEADER = "| | ms: p50 | p99 | above direct: p50 |\n|---|---|---|---|"
 
 
-def variants_report(
-    loads: Mapping[str, Sequence[LoadFigures]], first_tokens: Mapping[str, Sequence[float]]
-) -> list[dict[str, Any]]:
+def variants_report(loads: Mapping[str, Sequence[LoadFigures]]) -> list[dict[str, Any]]:
     """Of each variant: every run, medians, and medians of the ratios to plain, run by run."""
     return [
         {
@@ -27,9 +26,23 @@ def variants_report(
             "runs": [run.as_dict() for run in runs],
             "medians": _medians([run.as_dict() for run in runs]),
             "of_plain": _of_plain(runs, loads.get(PLAIN, ())),
-            "first_token_ms": _quantiles(first_tokens.get(name, ())),
         }
         for name, runs in loads.items()
+    ]
+
+
+def first_token_report(first_tokens: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+    """Of each variant's times, in ms: quantiles, and what the median is above that of clients at the target."""
+    direct = first_tokens.get(DIRECT)
+    return [
+        {
+            "variant": name,
+            "requests": len(values),
+            "p50_ms": float(np.percentile(values, 50)),
+            "p99_ms": float(np.percentile(values, 99)),
+            "above_direct_ms": None if direct is None else float(np.median(values) - np.median(direct)),
+        }
+        for name, values in first_tokens.items()
     ]
 
 
@@ -38,8 +51,13 @@ def table(variants: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([_HEADER, *map(_row, variants)])
 
 
+def first_token_table(variants: Sequence[Mapping[str, Any]]) -> str:
+    """Markdown."""
+    return "\n".join([_FIRST_TOKEN_HEADER, *map(_first_token_row, variants)])
+
+
 def _row(report: Mapping[str, Any]) -> str:
-    medians, ratio, first = report["medians"], report["of_plain"].get("tokens_per_s"), report["first_token_ms"]
+    medians, ratio = report["medians"], report["of_plain"].get("tokens_per_s")
     cells = [
         report["variant"],
         f"{medians['tokens_per_s']:.0f}",
@@ -48,10 +66,15 @@ def _row(report: Mapping[str, Any]) -> str:
         f"{medians['cpu_cores']:.2f}",
         f"{medians['cpu_us_per_message']:.1f}",
         f"{medians['cpu_us_per_token']:.1f}",
-        f"{first['p50']:.2f}, {first['p99']:.2f}" if first else "",
+        f"{medians['first_token_ms']:.2f}",
         f"{medians['client_cores']:.2f}",
     ]
     return "| " + " | ".join(cells) + " |"
+
+
+def _first_token_row(report: Mapping[str, Any]) -> str:
+    above = "" if report["above_direct_ms"] is None else f"{report['above_direct_ms']:.2f}"
+    return f"| {report['variant']} | {report['p50_ms']:.2f} | {report['p99_ms']:.2f} | {above} |"
 
 
 def _of_plain(runs: Sequence[LoadFigures], plain: Sequence[LoadFigures]) -> dict[str, float]:
@@ -62,9 +85,3 @@ def _of_plain(runs: Sequence[LoadFigures], plain: Sequence[LoadFigures]) -> dict
 
 def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
-
-
-def _quantiles(values: Sequence[float]) -> dict[str, float]:
-    if not values:
-        return {}
-    return {"p50": float(np.percentile(values, 50)), "p99": float(np.percentile(values, 99)), "requests": len(values)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -32,7 +33,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class LoadFigures:
-    """One run. cpu_s: of the router, or of what stood in its place; client_busy: share of a core of one process."""
+    """One run. cpu_s: of the router, or of what stood in its place; client_busy: share of a core of one process.
+
+    first_token_ms: of the median request, as its client saw it.
+    """
 
     seconds: float
     tokens_per_s: float
@@ -40,6 +44,7 @@ class LoadFigures:
     num_tokens: int
     cpu_s: float
     client_busy: float
+    first_token_ms: float
 
     def as_dict(self) -> dict[str, float]:
         return {
@@ -49,6 +54,7 @@ class LoadFigures:
             "cpu_us_per_message": self.cpu_s / self.num_messages * 1e6,
             "cpu_us_per_token": self.cpu_s / self.num_tokens * 1e6,
             "client_cores": self.client_busy,
+            "first_token_ms": self.first_token_ms,
         }
 
 
@@ -60,7 +66,15 @@ def load_runs(rigs: Sequence[Rig], work: Work, *, repeat: int) -> dict[str, list
         run = ask()
         cpu_s = rig.router.usage().cpu_s - before_s
         num_messages = sum(len(outcome.arrivals) for outcome in run.outcomes)
-        return LoadFigures(run.seconds, run.rate, num_messages, run.output_tokens, cpu_s, run.client_busy or 0.0)
+        return LoadFigures(
+            seconds=run.seconds,
+            tokens_per_s=run.rate,
+            num_messages=num_messages,
+            num_tokens=run.output_tokens,
+            cpu_s=cpu_s,
+            client_busy=run.client_busy or 0.0,
+            first_token_ms=1e3 * statistics.median(done.first_token_s for done in run.completions),
+        )
 
     return _interleaved(rigs, work, measure, repeat=repeat)
 
