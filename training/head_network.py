@@ -131,9 +131,7 @@ class _Norm(nn.Module):
         self._eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._eps)
-        return (wide * scale).to(x.dtype) * self.weight.to(x.dtype)
+        return functional.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self._eps)
 
 
 def _rotate(x: Tensor, cos_sin: Tensor) -> Tensor:

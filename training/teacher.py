@@ -15,10 +15,11 @@ from engine.step_graphs import StepOutput
 from training.aux_tap import AuxTap
 from training.batches import Batch, BatchRules
 from training.draft_vocabulary import DraftVocabulary
+from training.loss_rows import SoftTargets, TargetTables, rows_of
 from training.target import Target
 
 _PAGE_SIZE = 16
-_STEP_VALUES = 2**29  # logits of one step: 2 GB in fp32
+_STEP_VALUES = {"cuda": 2**30, "cpu": 2**27}  # logits of one step, in fp32
 _STEP_CONVERSATIONS = 512
 
 
@@ -53,9 +54,9 @@ class Teacher:
         self._model = target.load(AuxTap(layers, target.config.hidden_size))
         self._device = target.device
         self._temperature = temperature
-        self._target_ids = vocabulary.target_ids.to(target.device)
-        self._draft_ids = vocabulary.draft_ids.to(target.device)
-        fitting = min(_STEP_VALUES // target.config.vocab_size, rules.batch_tokens)
+        self._rows = rows_of(target.ops)
+        self._tables = TargetTables.of(vocabulary, target.device)
+        fitting = min(_STEP_VALUES[target.device.type] // target.config.vocab_size, rules.batch_tokens)
         self._max_rows = max(fitting, rules.sequence_tokens)
         # Of each conversation the last page may be nearly empty.
         self._cache = self._model.make_cache(pages_for(self._max_rows, _PAGE_SIZE) + _STEP_CONVERSATIONS, _PAGE_SIZE)
@@ -65,26 +66,20 @@ class Teacher:
         shape = batch.tokens.shape
         size, hidden = int(np.prod(shape)), self._model.feature_size
         aux = torch.zeros(size, hidden, dtype=self._model.dtype, device=self._device)
-        probs = torch.zeros(size, len(self._target_ids), device=self._device)
-        mass = torch.zeros(size, device=self._device)
-        best = torch.full((size,), -1, device=self._device)
+        targets = SoftTargets.empty(size, len(self._tables.target_ids), self._device)
         with torch.no_grad():
             for rows in self._groups(batch.lengths):
                 places, output = self._places(batch, rows), self._step(batch, rows)
-                logits = output.logits
-                assert logits is not None and output.features is not None
-                chosen = logits[:, self._target_ids]
+                assert output.logits is not None and output.features is not None
                 aux.index_copy_(0, places, output.features)
-                probs.index_copy_(0, places, torch.softmax(chosen / self._temperature, dim=-1))
-                mass.index_copy_(0, places, (chosen.logsumexp(-1) - logits.logsumexp(-1)).exp())
-                best.index_copy_(0, places, self._draft_ids[logits.argmax(-1)])
+                self._rows.write_targets(output.logits, places, self._tables, targets, temperature=self._temperature)
         return Lesson(
             tokens=self._upload(batch.tokens),
             weights=self._upload(batch.weights),
             aux=aux.view(*shape, -1),
-            probs=probs.view(*shape, -1),
-            mass=mass.view(shape),
-            best=best.view(shape),
+            probs=targets.probs.view(*shape, -1),
+            mass=targets.mass.view(shape),
+            best=targets.best.view(shape),
         )
 
     def _step(self, batch: Batch, rows: range) -> StepOutput:

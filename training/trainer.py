@@ -25,6 +25,7 @@ from training.curve import draw_curve
 from training.files import write_text
 from training.first_head import HeadPlan, first_weights
 from training.head_network import HeadNetwork
+from training.loss_rows import rows_of
 from training.meter import Meter
 from training.progress import Deadline, Progress
 from training.ranks import Ranks
@@ -67,7 +68,11 @@ class Trainer:
         context = target.config.max_position_embeddings
         table = cos_sin_table(config.rope, head_dim=config.head_dim, max_position=context, device=target.device)
         self._unroll = Unroll(
-            ends.embedding, table, vocabulary.draft_ids.to(target.device), UnrollRules(train.depths, train.depth_decay)
+            ends.embedding,
+            table,
+            vocabulary.draft_ids.to(target.device),
+            rules=UnrollRules(train.depths, train.depth_decay),
+            rows=rows_of(target.ops),
         )
         self._network = HeadNetwork(config).to(target.device)
         self._optimizer = AdamW(self._network.parameters(), weight_decay=train.weight_decay)

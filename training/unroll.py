@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from training.head_network import ChainKv, DepthOutput, HeadNetwork
+from training.loss_rows import LossRows
 from training.soft_loss import soft_loss
 from training.teacher import Lesson
 
@@ -38,10 +39,12 @@ class Unrolled:
 class Unroll:
     """Holds what does not change from batch to batch, on the device."""
 
-    def __init__(self, embedding: Tensor, cos_sin: Tensor, draft_ids: Tensor, rules: UnrollRules) -> None:
+    def __init__(
+        self, embedding: Tensor, cos_sin: Tensor, draft_ids: Tensor, *, rules: UnrollRules, rows: LossRows
+    ) -> None:
         """embedding: [V, H] of the target; cos_sin: [positions, head_dim] fp32; draft_ids: [V] int64, -1 for none."""
         self._embedding, self._cos_sin, self._draft_ids = embedding, cos_sin, draft_ids
-        self._rules = rules
+        self._rules, self._rows = rules, rows
 
     def run(self, network: HeadNetwork, lesson: Lesson) -> Unrolled:
         """The loss is the mean over weighted tokens, summed over depths; differentiable by the network's parameters."""
@@ -61,6 +64,7 @@ class Unroll:
                 network.lm_head.weight,
                 lesson.probs.flatten(0, 1)[depth + 1 :],
                 (weights * _shifted(lesson.mass, depth + 1)).flatten()[:num_rows] / total,
+                rows=self._rows,
             )
             losses.append(loss * self._rules.depth_decay**depth)
             guess = functional.pad(best, (0, lesson.tokens.numel() - num_rows), value=-2).view(-1, length)

@@ -21,6 +21,7 @@ from tests.support.tiny_training import small_config
 from training.batches import Batch, BatchRules
 from training.checkpoint import Checkpoint
 from training.head_network import HeadNetwork
+from training.loss_rows import TorchRows
 from training.target import Target
 from training.teacher import Lesson, Teacher
 from training.unroll import Unroll, UnrollRules
@@ -64,9 +65,9 @@ class Setup:
         """The hidden states [b, t, H] of every depth, before the final norm."""
         config = self.checkpoint.config
         table = cos_sin_table(config.rope, head_dim=config.head_dim, max_position=256, device=self.target.device)
-        unroll = Unroll(
-            self.target.ends().embedding, table, self.checkpoint.vocabulary.draft_ids, UnrollRules(DEPTHS, 1.0)
-        )
+        draft_ids = self.checkpoint.vocabulary.draft_ids
+        rules = UnrollRules(DEPTHS, 1.0)
+        unroll = Unroll(self.target.ends().embedding, table, draft_ids, rules=rules, rows=TorchRows())
         hidden, past, found = self.network.fuse(lesson.aux), None, []
         for depth in range(DEPTHS):
             hidden, past = unroll._forward(self.network, lesson, hidden, depth=depth, past=past)
@@ -134,7 +135,8 @@ def test_conversations_shorter_than_a_chain_teach_nothing_past_their_end(setup: 
         setup.target.ends().embedding,
         torch.zeros(64, setup.checkpoint.config.head_dim),
         setup.checkpoint.vocabulary.draft_ids,
-        UnrollRules(DEPTHS, 0.8),
+        rules=UnrollRules(DEPTHS, 0.8),
+        rows=TorchRows(),
     )
     unrolled = unroll.run(setup.network, lesson)
     unrolled.loss.backward()
