@@ -21,12 +21,14 @@ from bench.round_sampler import RoundSampler, SampledRound
 from bench.workload import Variant, Workload
 from bench.workload_flags import WorkloadFlags
 from client.aio import AsyncPacelineClient
+from client.credentials import Credentials
 from client.launcher import Fleet
 from client.process import ServiceUsage
 from client.request import Sampling
 from client.rounds import RoundSource
 from paceline.errors import ConfigError, UnavailableError
 from paceline.threads import num_cores, share_cores
+from paceline.tls import TlsIdentity
 
 DEFAULT_DTYPE = "bfloat16"
 _WARM_UP_TOKENS = 8
@@ -76,7 +78,8 @@ def choose_prompts(config: WorkloadFlags, *, is_mixed: bool) -> list[str]:
 
 def workload_of(config: WorkloadFlags, prompts: Sequence[str], address: str) -> Workload:
     """What the router at this address is asked."""
-    return Workload(address, tuple(prompts), tuple(config.sampling(i) for i in range(len(prompts))))
+    samplings = tuple(config.sampling(i) for i in range(len(prompts)))
+    return Workload(address, tuple(prompts), samplings, Credentials(config.tls_files()))
 
 
 def measure_services(config: BenchConfig, prompts: Sequence[str]) -> Measurement:
@@ -115,8 +118,10 @@ def _run_all(config: BenchConfig, prompts: Sequence[str], address: str, on_start
     schedule = _schedule(config, len(prompts))
     num_processes = config.client_processes or max(map(processes_for, config.concurrencies))
     fleet = asyncio.run(prepare(config, workload, config.variants()))
-    sources = [RoundSource("target", address) for address in fleet.targets]
-    sources += [RoundSource("draft", address) for address in fleet.drafts]
+    files = workload.credentials.tls
+    tls = None if files is None else TlsIdentity(files)
+    sources = [RoundSource("target", address, tls) for address in fleet.targets]
+    sources += [RoundSource("draft", address, tls) for address in fleet.drafts]
     on_start()
     runs = []
     rounds: dict[tuple[int, Variant], list[SampledRound]] = {}
@@ -161,7 +166,7 @@ async def prepare(config: WorkloadFlags, workload: Workload, variants: Sequence[
 
     Raises a PacelineError where a request fails.
     """
-    async with AsyncPacelineClient(workload.address) as client:
+    async with AsyncPacelineClient(workload.address, credentials=workload.credentials) as client:
         await _check_fit(config, client)
         sampling = Sampling(max_tokens=min(_WARM_UP_TOKENS, config.max_tokens), temperature=0.0)
         for variant in variants:
