@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from bench.host_path_model import NEXT_TOKEN
 from engine.device_drafter import DeviceDrafter, DrafterLimits
 from engine.draft_batch import ExtendItem, PendingTrees
 from engine.graph_capture import Launch
@@ -26,6 +27,8 @@ from paceline.types import TreeShape
 HIDDEN, VOCAB, PAGE_SIZE = 4096, 49152, 16
 SHAPE = TreeShape(5, 4, 16)
 _DRAFT_VOCAB = 16384
+_PARENTS = (-1, 0, 0, 0, 1, 1, 2, 2, 4, 4, 5, 6, 8, 8, 9, 10)
+_TOKENS = (NEXT_TOKEN, *range(100, 100 + SHAPE.num_draft_tokens - 1))
 _HEADS, _KV_HEADS, _HEAD_DIM = 32, 8, 128
 
 
@@ -39,11 +42,13 @@ class _HostOps(ReferenceOps):
 class StampedDrafter:
     """A DeviceDrafter whose graphs replay nothing, but note when: ``stamps_s`` of the thread's clock.
 
-    A round's stamps: rows launched, growth launched, trees asked for. Every tree has all its nodes, and no sense.
+    A round's stamps: rows launched, growth launched, trees asked for. All trees are the same.
     """
 
-    def __init__(self, num_pages: int, *, max_sessions: int) -> None:
+    def __init__(self, num_pages: int, *, max_sessions: int, round_s: float = 0.0) -> None:
+        """round_s: from a round's beginning to its trees."""
         self.stamps_s: list[float] = []
+        self._round_s = round_s
         limits = DrafterLimits(max(512, 2 * max_sessions), max_sessions)
         nothing = torch.zeros(1)
         model: Any = _IdleModel()
@@ -51,12 +56,13 @@ class StampedDrafter:
         self._drafter.capture([SHAPE], self._capture)
 
     def begin(self, items: Sequence[ExtendItem]) -> PendingTrees:
-        return _Stamped(self._drafter.begin(items), self._stamp)
+        due_s = time.monotonic() + self._round_s if items else 0.0
+        return _Stamped(self._drafter.begin(items), self._stamp, due_s)
 
     def _capture(self, launch: Launch) -> Launch:
         trees = launch.args[0] if isinstance(launch, functools.partial) else None
         if isinstance(trees, GrowingTrees):
-            trees.nodes.fill_(SHAPE.num_draft_tokens)
+            trees.nodes[:] = torch.tensor([len(_PARENTS), *_TOKENS, *_PARENTS], dtype=torch.int32)
         return self._stamp
 
     def _stamp(self) -> None:
@@ -67,9 +73,11 @@ class StampedDrafter:
 class _Stamped:
     pending: PendingTrees
     stamp: Launch
+    due_s: float
 
     def trees(self) -> list[DraftTree | None]:
         self.stamp()
+        time.sleep(max(0.0, self.due_s - time.monotonic()))
         return self.pending.trees()
 
 

@@ -1,4 +1,4 @@
-"""A target whose model takes no time: what ``bench.host_path`` puts under the real decode loop."""
+"""A target whose model only waits: what ``bench.host_path`` and ``bench.host_round`` put under the real decode loop."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from target_service.loading import LoadedRank
 VOCAB_SIZE = 49152
 PAGE_SIZE = 16
 ACCEPTED_PATH = (0, 1, 4)  # of every tree of more nodes, so that KV moves
-
-_NEXT_TOKEN = 7
+NEXT_TOKEN = 7  # that every walk ends with
 
 
 @dataclass(slots=True)
@@ -33,36 +32,43 @@ class Stamps:
 
 
 class _KnownWalk:
-    def __init__(self, walk: WalkResult, stamps: Stamps) -> None:
+    def __init__(self, walk: WalkResult, stamps: Stamps, due_s: float) -> None:
         self._walk = walk
         self._stamps = stamps
+        self._due_s = due_s
 
     def result(self) -> WalkResult:
+        time.sleep(max(0.0, self._due_s - time.monotonic()))
         self._stamps.known_s.append(time.thread_time())
         return self._walk
 
 
 class InstantOps:
-    """Only what the loop itself asks of the ops. Every tree accepts ACCEPTED_PATH, or nothing where it is too small."""
+    """Only what the loop itself asks of the ops. Every tree accepts ACCEPTED_PATH, or nothing where it is too small.
 
-    def __init__(self, stamps: Stamps) -> None:
+    A walk is known step_s after it was started.
+    """
+
+    def __init__(self, stamps: Stamps, *, step_s: float) -> None:
         self._stamps = stamps
+        self._step_s = step_s
 
     def prepare_walk(self, limits: WalkLimits) -> None:
         """There is nothing to prepare."""
 
     def start_walk(self, logits: torch.Tensor, trees: TreeBatch, sampling: SamplingBatch) -> _KnownWalk:
+        due_s = time.monotonic() + self._step_s
         starts = trees.node_indptr[:-1]
         accepts = np.diff(trees.node_indptr) > ACCEPTED_PATH[-1]
         accept_length = np.where(accepts, len(ACCEPTED_PATH) - 1, 0).astype(np.int32)
         ends = np.cumsum(accept_length + 1)
         depth = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - accept_length - 1, accept_length + 1)
         path = np.repeat(starts, accept_length + 1) + np.array(ACCEPTED_PATH)[depth]
-        verified = np.full(len(path), _NEXT_TOKEN, np.int32)
+        verified = np.full(len(path), NEXT_TOKEN, np.int32)
         last = np.zeros(len(path), np.bool_)
         last[ends - 1] = True
         verified[~last] = trees.tokens[path[np.flatnonzero(~last) + 1]]
-        return _KnownWalk(WalkResult(accept_length, path.astype(np.int32), verified), self._stamps)
+        return _KnownWalk(WalkResult(accept_length, path.astype(np.int32), verified), self._stamps, due_s)
 
 
 class InstantModel:
@@ -81,10 +87,12 @@ class InstantModel:
         return StepOutput(self._logits, features)
 
 
-def instant_rank(stamps: Stamps, *, num_pages: int, feature_size: int, max_rows: int) -> LoadedRank:
-    """feature_size 0: without a head."""
+def instant_rank(
+    stamps: Stamps, *, num_pages: int, feature_size: int, max_rows: int, step_s: float = 0.0
+) -> LoadedRank:
+    """feature_size 0: without a head. step_s: from the launch of a step to its result."""
     features = torch.zeros(num_pages * PAGE_SIZE, feature_size, dtype=torch.bfloat16) if feature_size else None
     cache = TargetCache((), (), features, num_pages, PAGE_SIZE)
     model: Any = InstantModel(stamps, feature_size=feature_size, max_rows=max_rows)
-    ops: Any = InstantOps(stamps)
+    ops: Any = InstantOps(stamps, step_s=step_s)
     return LoadedRank(model, cache, ops, TpGroup())

@@ -16,7 +16,7 @@ from paceline.config import describe, exit_with, parse_flags
 from paceline.errors import PacelineError
 from paceline.logs import set_up_logging
 from paceline.plumbing import Plumbing
-from paceline.threads import share_cores
+from paceline.threads import share_cores, share_interpreter
 
 if TYPE_CHECKING:
     from draft_service.service import LoadedDraft
@@ -32,6 +32,7 @@ def main(argv: Sequence[str]) -> None:
         set_up_logging(_PROG, level=config.log_level, format=config.log_format)
         _log.info("%s", describe(config))
         share_cores(config.num_threads)
+        share_interpreter()
         registry = CollectorRegistry()
         plumbing = Plumbing(config, registry, service="draft")
         from draft_service.service import LoadedDraft  # imports torch, which reads the environment then

@@ -19,7 +19,7 @@ from paceline.codec import (
     decode_tensor,
     decode_token_ids,
     encode_tree_shape,
-    encode_verify,
+    fill_verify,
 )
 from paceline.errors import InvalidInputError, MismatchError, PacelineError, WireError
 from paceline.rounds import ExtendColumns, RawTensor, VerifyColumns
@@ -109,7 +109,7 @@ def encode_replies(replies: Sequence[SessionReply], incarnation: int) -> draft_p
         response.status.committed_len.extend([reply.committed_len for reply in others])
         response.status.round.extend([reply.round for reply in others])
     if proposals:
-        response.verify.CopyFrom(encode_verify(verify_columns(proposals), incarnation))
+        fill_verify(response.verify, verify_columns(proposals), incarnation)
     return response
 
 

@@ -183,21 +183,31 @@ def decode_extend(message: verify_pb2.ExtendInput) -> ExtendColumns:
 
 
 def encode_extend(columns: ExtendColumns, incarnation: int) -> verify_pb2.ExtendInput:
-    return verify_pb2.ExtendInput(
-        incarnation=incarnation,
-        session=columns.session.tolist(),
-        round=columns.round.tolist(),
-        base_committed_len=columns.base_committed_len.tolist(),
-        verified_id=columns.verified_id.tolist(),
-        accept_length=np.maximum(columns.num_tokens - 1, 0).tolist(),
-        hidden_states=encode_tensor(columns.hidden_states),
-        num_tokens_per_req=columns.num_tokens.tolist(),
-        num_tokens_for_logprob_per_req=columns.propose.astype(np.int64).tolist(),
-        num_steps=columns.num_steps.tolist(),
-        eagle_topk=columns.eagle_topk.tolist(),
-        num_draft_tokens=columns.num_draft_tokens.tolist(),
-        min_path_permille=columns.min_path_permille.tolist() if columns.min_path_permille.any() else (),
-    )
+    message = verify_pb2.ExtendInput()
+    fill_extend(message, columns, incarnation)
+    return message
+
+
+def fill_extend(message: verify_pb2.ExtendInput, columns: ExtendColumns, incarnation: int) -> None:
+    """MUTATES an empty message where it lies: a message that is put into another one is copied, features and all."""
+    num_tokens = columns.num_tokens.tolist()
+    message.incarnation = incarnation
+    message.session.extend(columns.session.tolist())
+    message.round.extend(columns.round.tolist())
+    message.base_committed_len.extend(columns.base_committed_len.tolist())
+    message.verified_id.extend(columns.verified_id.tolist())
+    message.accept_length.extend([max(count - 1, 0) for count in num_tokens])
+    message.hidden_states.dtype = _DTYPE_CODES[columns.hidden_states.dtype]
+    message.hidden_states.shape.extend(columns.hidden_states.shape)
+    message.hidden_states.data = columns.hidden_states.data
+    message.num_tokens_per_req.extend(num_tokens)
+    message.num_tokens_for_logprob_per_req.extend(columns.propose.tolist())
+    message.num_steps.extend(columns.num_steps.tolist())
+    message.eagle_topk.extend(columns.eagle_topk.tolist())
+    message.num_draft_tokens.extend(columns.num_draft_tokens.tolist())
+    min_path_permille = columns.min_path_permille.tolist()
+    if any(min_path_permille):
+        message.min_path_permille.extend(min_path_permille)
 
 
 def decode_verify(message: verify_pb2.VerifyInput) -> VerifyColumns:
@@ -213,15 +223,20 @@ def decode_verify(message: verify_pb2.VerifyInput) -> VerifyColumns:
 
 
 def encode_verify(columns: VerifyColumns, incarnation: int) -> verify_pb2.VerifyInput:
-    return verify_pb2.VerifyInput(
-        incarnation=incarnation,
-        session=columns.session.tolist(),
-        round=columns.round.tolist(),
-        base_committed_len=columns.base_committed_len.tolist(),
-        num_tokens_per_req=columns.num_tokens.tolist(),
-        draft_token=columns.draft_token.tolist(),
-        parents=columns.parents.tolist(),
-    )
+    message = verify_pb2.VerifyInput()
+    fill_verify(message, columns, incarnation)
+    return message
+
+
+def fill_verify(message: verify_pb2.VerifyInput, columns: VerifyColumns, incarnation: int) -> None:
+    """MUTATES an empty message where it lies."""
+    message.incarnation = incarnation
+    message.session.extend(columns.session.tolist())
+    message.round.extend(columns.round.tolist())
+    message.base_committed_len.extend(columns.base_committed_len.tolist())
+    message.num_tokens_per_req.extend(columns.num_tokens.tolist())
+    message.draft_token.extend(columns.draft_token.tolist())
+    message.parents.extend(columns.parents.tolist())
 
 
 def _column(values: Sequence[int], dtype: type) -> np.ndarray:

@@ -17,7 +17,7 @@ from paceline.logs import set_up_logging
 from paceline.metrics import MetricsServer
 from paceline.plumbing import Plumbing
 from paceline.rpc import termination_event
-from paceline.threads import share_cores
+from paceline.threads import share_cores, share_interpreter
 from target_service.config import TargetConfig
 from target_service.ranks_host import run_host
 from target_service.tp_workers import TpWorkers, end_process
@@ -36,6 +36,7 @@ def main(argv: Sequence[str]) -> None:
         set_up_logging(_PROG, level=config.log_level, format=config.log_format)
         _log.info("%s", describe(config))
         share_cores(config.threads_per_rank)
+        share_interpreter()
         from target_service.loading import check_model  # imports torch, which reads the environment then
 
         check_model(config)

@@ -9,10 +9,10 @@ import numpy as np
 from kernels.ops import WalkResult
 from paceline.types import FinishReason, TreeShape
 from target_service.request_desk import RequestDesk
-from target_service.round_columns import RoundColumns
 from target_service.sequence import Sequence, StepPath
 from target_service.sequence_table import Moves, SequenceTable
 from target_service.speculation_stats import AcceptanceWindow
+from target_service.step_news import AskedTrees, StepNews
 from target_service.step_plan import PlannedStep
 from target_service.token_columns import TokenColumns
 
@@ -21,7 +21,7 @@ from target_service.token_columns import TokenColumns
 class Committed:
     """What a step came to."""
 
-    num_emitted: int  # tokens
+    news: StepNews
     ended: list[int]  # trees of the plan whose requests ended
 
 
@@ -50,8 +50,8 @@ class Committer:
     def commit(self, planned: PlannedStep, walk: WalkResult, *, step: int) -> Committed:
         """Every tree's root lies at the position before its first new token, that of a prompt's last row included.
 
-        A request that ends is gone when this returns. A plan's first rows are its trees, so that a node of theirs and
-        its row have the same number.
+        A request that ends is gone when this returns; its last tokens are in the news, which are yet to be told. A
+        plan's first rows are its trees, so that a node of theirs and its row have the same number.
         """
         table, rows = self._table, planned.rows
         trees = planned.plan.trees
@@ -71,18 +71,20 @@ class Committer:
         table.committed_len[rows] = base + counts
         table.last_step[rows] = step
         table.counts.add_rounds(rows[: planned.num_decoding], late=rows[planned.late])
+        asked = None
         if planned.num_speculating:
-            self._note_trees(planned, walk.accept_length)
+            asked = self._note_trees(planned, walk.accept_length)
             _note_paths(planned, walk, starts=starts, step=step)
         for chunk in planned.due.chunks:
             if chunk.is_last:
                 self._requests.begin_decoding(chunk.seq)
             else:
                 chunk.seq.committed_len = chunk.stop
-        self._emit(rows, base, kept, tokens.ids)
+        deltas = TokenColumns(table.request[rows], base + 1 - table.prompt_len[rows], kept, tokens.ids)
+        news = StepNews(table.stream[rows], deltas, asked)
         for number, reason in ends.items():
             self._requests.finish(planned.seqs[number].key, reason)
-        return Committed(len(tokens.ids), list(ends))
+        return Committed(news, list(ends))
 
     def _ends(
         self, allowed: np.ndarray, counts: np.ndarray, tokens: _Tokens
@@ -103,41 +105,19 @@ class Committer:
                 kept[number] = depth + 1
         return kept, ends
 
-    def _note_trees(self, planned: PlannedStep, accept_length: np.ndarray) -> None:
-        """How far each tree was right, and for the routers' policies the late ones, too."""
-        num_nodes = np.diff(planned.plan.trees.node_indptr[: len(planned.due.trees) + 1])
+    def _note_trees(self, planned: PlannedStep, accept_length: np.ndarray) -> AskedTrees | None:
+        """How far each tree was right; for the routers' policies with the late ones. None where no draft was asked."""
+        num_trees = len(planned.due.trees)
+        num_nodes = np.diff(planned.plan.trees.node_indptr[: num_trees + 1])
         trees = np.flatnonzero(num_nodes > 1)
+        if len(trees) < num_trees:
+            num_nodes = num_nodes[trees]
         accepted = accept_length[trees]
-        self._table.counts.add_trees(planned.rows[trees], num_nodes=num_nodes[trees], accept_length=accepted)
+        self._table.counts.add_trees(planned.rows[trees], num_nodes=num_nodes, accept_length=accepted)
         self._window.extend(accepted.tolist())
-        asked = np.concatenate([trees, np.array(planned.late, np.int64)])
-        if not len(asked):
-            return
-        rows, table = planned.rows[asked], self._table
-        num_late = len(planned.late)
-        shapes = [_shape_asked(planned.seqs[number]) for number in asked.tolist()]
-        everything = RoundColumns(
-            request=table.request[rows],
-            shapes=shapes,
-            num_nodes=np.append(num_nodes[trees], np.ones(num_late, np.int64)),
-            accept_length=np.append(accepted, np.zeros(num_late, np.int64)),
-        )
-        streams = table.stream[rows]
-        for stream in set(streams.tolist()):
-            self._requests.batch(stream).rounds.append(everything.of(streams == stream))
-
-    def _emit(self, rows: np.ndarray, base: np.ndarray, counts: np.ndarray, token_ids: np.ndarray) -> None:
-        if not len(rows):
-            return
-        table, streams = self._table, self._table.stream[rows]
-        offsets = base + 1 - table.prompt_len[rows]
-        everything = TokenColumns(table.request[rows], offsets, counts, token_ids)
-        first = int(streams[0])
-        if (streams == first).all():
-            self._requests.batch(first).deltas.append(everything)
-            return
-        for stream in np.unique(streams).tolist():
-            self._requests.batch(stream).deltas.append(everything.of(streams == stream))
+        asked = [*trees.tolist(), *planned.late]
+        shapes = [_shape_asked(planned.seqs[number]) for number in asked]
+        return AskedTrees(asked, shapes, num_nodes, accepted) if asked else None
 
 
 def _shape_asked(seq: Sequence) -> TreeShape:

@@ -8,7 +8,8 @@ from target_service.speculation_stats import AcceptanceWindow
 
 PRIOR_ACCEPTED_LENGTH = 4.0  # before MIN_ROUNDS were seen: trees that all came late would never be measured
 MIN_ROUNDS = 16
-MIN_GAIN = 0.5  # tokens: a window of bad luck must not make every tree late, for then nothing is measured any more
+# Tokens: one request that accepts little must not make the trees of all late. Whether they pay is the router's to say.
+MIN_GAIN = 1.0
 _SMOOTHING = 0.1
 
 

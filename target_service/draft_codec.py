@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline.codec import decode_verify, encode_extend, encode_sampling_params, encode_tensor
+from paceline.codec import decode_verify, encode_sampling_params, encode_tensor, fill_extend
 from paceline.errors import WireError
 from paceline.rounds import ExtendColumns, RawTensor
 from paceline.v1 import draft_pb2, verify_pb2
@@ -35,8 +35,8 @@ def encode_orders(orders: list[DraftOrders], incarnation: int) -> draft_pb2.Spec
         message.release.extend(part.releases)
     extends = [part.extend for part in orders if part.extend is not None]
     if extends:
-        message.extend.CopyFrom(encode_extend(_join(extends), incarnation))
-    return message if message.ByteSize() else None
+        fill_extend(message.extend, _join(extends), incarnation)
+    return message if extends or message.open or message.release else None
 
 
 def encode_sync(order: SyncOrder) -> draft_pb2.SyncRequest:

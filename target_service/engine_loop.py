@@ -76,6 +76,7 @@ class EngineLoop:
 
     Where the device computes on its own, what others are to know of a step is put together and delivered while the
     next one runs, or at once where none is due: between a result and the next launch there is only what these need.
+    Where the loop's thread computes, it is delivered before the next step, and after the asks to drafts have left.
     """
 
     def __init__(
@@ -127,6 +128,9 @@ class EngineLoop:
         self._is_idle = due.is_empty
         if not due.is_empty:
             self._run_step(due, now_s)
+            if self._has_sent and not self._parts.runner.is_asynchronous:
+                self._has_sent = False
+                return _HEAD_START_S
             return 0.0
         self._hand_over_late()
         if self._has_sent and self._reporter.holds_step:
@@ -146,6 +150,8 @@ class EngineLoop:
 
     def _run_step(self, due: Schedule, now_s: float) -> None:
         runner = self._parts.runner
+        if not runner.is_asynchronous:  # the launch is the step itself
+            self._reporter.flush()
         waited_s = 0.0 if self._waiting_since_s is None else now_s - self._waiting_since_s
         self._waiting_since_s = None
         self._step += 1
@@ -172,7 +178,7 @@ class EngineLoop:
             marks=StepMarks(now_s, planned_s, known_s, committed_s, self._clock()),
         )
         self._reporter.note(done)
-        if not runner.is_asynchronous:
+        if not runner.is_asynchronous and not self._has_sent:
             self._hand_over_late()
             self._reporter.flush()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _SMOOTHING = 0.2
 _LEAST_SHARE = 0.5  # below it a wait costs more than the trees give back: a late one cost the whole deadline
-_PROBE_EVERY = 8  # batches of asks left out between two that try again
+_PROBE_EVERY = 16  # batches of asks left out between two that try again
 
 
 class Patience:

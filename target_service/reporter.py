@@ -90,6 +90,7 @@ class Reporter:
             return
         self._step = done.number
         plan, marks = done.planned.plan, done.marks
+        done.committed.news.tell(self._parts.requests)
         if not done.planned.num_chunk_tokens:
             self._parts.times.observe(plan.num_rows, marks.step_ms)
         num_decoding = done.planned.num_decoding
@@ -106,7 +107,7 @@ class Reporter:
             drafted_requests=int((num_nodes > 1).sum()),
         )
         metrics = self._parts.metrics
-        metrics.step(figures, emitted_tokens=done.committed.num_emitted)
+        metrics.step(figures, emitted_tokens=done.committed.news.num_tokens)
         metrics.rounds(num_nodes, done.result.walk.accept_length[:num_decoding], num_late=len(done.planned.late))
         self._emit(self._load(figures), _record(done))
 

@@ -152,7 +152,7 @@ class RequestDesk:
         self.num_decoding += 1
 
     def finish(self, key: RequestKey, reason: FinishReason, error: PacelineError | None = None) -> None:
-        """Ends a running request; its tokens are in the emission or went before."""
+        """Ends a running request; its tokens are in the emission before that is taken, or went before."""
         stats = self._release(key, reason.value)
         self.batch(key.stream).finishes.append(Finished(key.request, reason, stats, error))
         self._metrics.finished(reason.value)
@@ -163,6 +163,9 @@ class RequestDesk:
             stats = self._release(key, reason.value)
             self.batch(key.stream).returns.append(Returned(key.request, reason, stats))
             self._metrics.returned(reason.value, was_running=True)
+
+    def is_open(self, stream: int) -> bool:
+        return stream in self._streams
 
     def batch(self, stream: int) -> StreamBatch:
         """The stream's part of the emission that is being gathered."""

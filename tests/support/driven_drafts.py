@@ -85,11 +85,12 @@ class DrivenDraft:
                 self._obey(orders)
 
     def run(self, max_turns: int = 2000) -> None:
-        """Turns and serves until no request runs."""
+        """Turns and serves until no request runs, and all was told."""
         for _ in range(max_turns):
             self.loop.turn()
             self.serve()
             if not self.loop.parts.requests.sequences:
+                self.loop.settle()
                 return
         raise AssertionError("requests still run")
 

@@ -15,7 +15,7 @@ from paceline.types import FinishReason, Rung, SamplingParams, SpeculationDecisi
 from target_service.config import TargetConfig
 from target_service.draft_orders import DraftOrders
 from target_service.emission import Emission, Finished, Returned
-from target_service.engine_loop import EngineLoop, LoopParts, Outlets
+from target_service.engine_loop import IDLE_WAIT_S, EngineLoop, LoopParts, Outlets
 from target_service.events import Event, StreamOpened, Submitted
 from target_service.loading import LoadedRank, load_rank
 from target_service.mailbox import Mailbox
@@ -157,12 +157,18 @@ class DrivenLoop:
         return self.loop.turn(0.0)
 
     def run(self, max_turns: int = 2000) -> None:
-        """Turns until no request runs."""
+        """Turns until no request runs, and all was told."""
         for _ in range(max_turns):
             self.turn()
             if not self.parts.requests.sequences:
+                self.settle()
                 return
         raise AssertionError("requests still run")
+
+    def settle(self) -> None:
+        """Turns until nothing is left to tell. No request may run."""
+        while self.turn() < IDLE_WAIT_S:
+            pass
 
     def generate(
         self, prompt: Sequence[int], params: SamplingParams | None = None, decision: SpeculationDecision | None = None

@@ -107,16 +107,18 @@ def test_a_finished_request_is_verified_and_not_extended(loop, make_prophet):
     short = dataclasses.replace(LONG, max_tokens=9)
     first = loop.submit(50, prompts[0], params=short, decision=always(TREE))
     second = loop.submit(51, prompts[1], params=LONG, decision=always(TREE))
-    while first.finish is None:
+    loop.turn()
+    while first.finish is None:  # told in the turn after its last step
+        orders = loop.orders[-1]
         loop.turn()
         draft.serve()
     record = next(e.round for e in reversed(loop.emissions) if e.round is not None)
     (ended,) = record.ended
     assert len(record.sessions) == 2
     assert len(record.walk.verified_id) == int((record.walk.accept_length + 1).sum())
-    extend = loop.orders[-1][DRAFT].extend
+    extend = orders[DRAFT].extend
     assert len(extend.session) == 1
-    assert loop.orders[-1][DRAFT].releases == [record.sessions[ended][0]]
+    assert orders[DRAFT].releases == [record.sessions[ended][0]]
     draft.run()
     assert second.tokens == plain[1]
 
@@ -142,6 +144,7 @@ def test_off_and_on_again_leaves_no_hole_and_speculates_in_the_first_round(loop,
     _, _, rows = draft.asks[num_asks]
     assert rows <= 33
     spec_rounds = loop.metric("vllm:spec_decode_num_drafts_total")
+    loop.turn()
     loop.turn()
     assert loop.metric("vllm:spec_decode_num_drafts_total") == spec_rounds + 1, "the first round has a tree"
     draft.run()

@@ -1,0 +1,175 @@
+"""Times all of a speculative round but the models: the real target and draft services in a process each, over loopback.
+
+    python -m bench.host_round --batch 1,32 --step-ms 4.9 --draft-ms 0.85
+
+A step of the target and a round of the draft only wait, as a host waits for its GPU; every request verifies a tree of
+16 nodes in every step. "round": between two steps' messages at the router's end of the stream; "host": what is left of
+it less the two waits. Milliseconds: quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from statistics import quantiles
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+
+from bench.host_draft_model import HIDDEN, PAGE_SIZE, SHAPE, VOCAB, StampedDrafter
+from bench.host_path_model import Stamps, instant_rank
+from draft_service.batcher import StepLimits
+from draft_service.config import DraftConfig
+from draft_service.draft_engine import DraftEngine
+from draft_service.info import DraftInfo
+from draft_service.service import DraftService, LoadedDraft
+from draft_service.sessions import SessionTable
+from engine.pages import PageAllocator, pages_for
+from paceline.codec import encode_decision
+from paceline.rpc import open_channel
+from paceline.threads import share_interpreter
+from paceline.types import MAX_SCRATCH_NODES, Rung, SpeculationDecision
+from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
+from target_service.config import TargetConfig
+from target_service.service import LoadedTarget, TargetService, make_parts
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+_PROMPT_LEN = 110
+_CONTEXT = 8192
+_WARM_ROUNDS = 100
+_MAX_TOKENS = 6000
+_FEATURES = "bench"
+_PAGES_A_REQUEST = pages_for(_PROMPT_LEN + _MAX_TOKENS + MAX_SCRATCH_NODES, PAGE_SIZE)
+
+
+def serve_draft(ready: Connection, batch: int, round_s: float) -> None:
+    """The draft's process: sends its port, and serves until it is killed."""
+    share_interpreter()
+    num_pages = batch * _PAGES_A_REQUEST
+    drafter = StampedDrafter(num_pages, max_sessions=batch, round_s=round_s)
+    table = SessionTable(PageAllocator(num_pages, PAGE_SIZE), max_sessions=batch, context_length=_CONTEXT)
+    info = DraftInfo(
+        incarnation=1,
+        model_name="bench",
+        model_fingerprint="",
+        head_fingerprint="",
+        tokenizer_fingerprint="",
+        feature_id=_FEATURES,
+        vocab_size=VOCAB,
+        context_length=_CONTEXT,
+        feature_size=HIDDEN,
+        dtype="bfloat16",
+        device="cpu",
+        page_size=PAGE_SIZE,
+        num_pages=num_pages,
+        max_sessions=batch,
+        eos_token_ids=(),
+    )
+    config = DraftConfig(port=0, max_running_requests=batch)
+    engine = DraftEngine(drafter, table, limits=StepLimits(512, 64), clock=time.perf_counter)
+
+    async def serve() -> None:
+        service = DraftService(LoadedDraft(config, engine, info), registry=CollectorRegistry())
+        ready.send(await service.start())
+        await service.failed
+
+    asyncio.run(serve())
+
+
+def serve_target(ready: Connection, batch: int, step_s: float) -> None:
+    """The target's process, likewise."""
+    share_interpreter()
+    rank = instant_rank(
+        Stamps(),
+        num_pages=batch * _PAGES_A_REQUEST,
+        feature_size=HIDDEN,
+        max_rows=max(512, batch * SHAPE.num_draft_tokens),
+        step_s=step_s,
+    )
+    config = TargetConfig(
+        port=0,
+        max_running_requests=batch,
+        max_rows_per_step=max(512, batch * SHAPE.num_draft_tokens),
+        speculative_tree_deadline_ms=1e6,
+    )
+    parts = make_parts(config, rank, context_length=_CONTEXT, registry=CollectorRegistry())
+    parts.runner.is_asynchronous = True
+    info = common_pb2.ServiceInfo(
+        incarnation=1, feature_id=_FEATURES, vocab_size=VOCAB, context_length=_CONTEXT, page_size=PAGE_SIZE
+    )
+
+    async def serve() -> None:
+        service = TargetService(LoadedTarget(config, info, parts))
+        ready.send(await service.start())
+        await service.failed
+
+    asyncio.run(serve())
+
+
+async def measure(target: int, draft: int, *, batch: int, rounds: int) -> list[float]:
+    """Seconds of each of the rounds."""
+    decision = encode_decision(SpeculationDecision(f"127.0.0.1:{draft}", (Rung(0, SHAPE),)))
+    async with open_channel(f"127.0.0.1:{target}") as channel:
+        stream = target_pb2_grpc.TargetServiceStub(channel).Serve()
+        await stream.write(target_pb2.ServeRequest(hello=target_pb2.ServeHello(router="bench", incarnation=1)))
+        submissions = [
+            target_pb2.Submission(
+                request=number,
+                request_id=str(number),
+                prompt_ids=[5] * _PROMPT_LEN,
+                sampling_params=common_pb2.SamplingParams(max_tokens=_MAX_TOKENS, ignore_eos=True),
+                decision=decision,
+            )
+            for number in range(batch)
+        ]
+        await stream.write(target_pb2.ServeRequest(submit=target_pb2.Submit(submissions=submissions)))
+        came_s: list[float] = []
+        while len(came_s) < _WARM_ROUNDS + rounds:
+            response = await stream.read()
+            if response.load.drafted_requests == batch:
+                came_s.append(time.perf_counter())
+        stream.cancel()
+    return [stop - start for start, stop in zip(came_s[_WARM_ROUNDS:], came_s[_WARM_ROUNDS + 1 :], strict=False)]
+
+
+@contextlib.contextmanager
+def serving(serve: Callable[[Connection, int, float], None], batch: int, wait_s: float) -> Iterator[int]:
+    """A service in a process of its own; its port."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, batch, wait_s), daemon=True)
+    process.start()
+    try:
+        yield ours.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=lambda text: [int(part) for part in text.split(",")], default=[1, 32])
+    parser.add_argument("--step-ms", type=float, default=4.9)
+    parser.add_argument("--draft-ms", type=float, default=0.85)
+    parser.add_argument("--rounds", type=int, default=400)
+    args = parser.parse_args(argv)
+    print("| batch | round 25 % | 50 % | 75 % | host 25 % | 50 % | 75 % |\n|---|---|---|---|---|---|---|")
+    for batch in args.batch:
+        with (
+            serving(serve_draft, batch, args.draft_ms / 1e3) as draft,
+            serving(serve_target, batch, args.step_ms / 1e3) as target,
+        ):
+            spent_s = asyncio.run(measure(target, draft, batch=batch, rounds=args.rounds))
+        round_ms = [part * 1e3 for part in quantiles(spent_s, n=4)]
+        host_ms = [part - args.step_ms - args.draft_ms for part in round_ms]
+        print(f"| {batch} | {' | '.join(f'{part:.2f}' for part in (*round_ms, *host_ms))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
