@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu_ops.native import load_native
+from kernels.cpu_ops.ops import CpuOps
 
 _LAYERS = 30
 _LAYER_SHAPES = [(960, 576), (576, 576), (3072, 576), (576, 1536)]
@@ -38,12 +39,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     dtype = _DTYPES[args.dtype]
     weights = [torch.randn(shape).to(dtype) for shape in _LAYER_SHAPES * _LAYERS + [_HEAD_SHAPE]]
+    ops = CpuOps(native)
+    packed = [ops.prepare_weight(weight) for weight in weights]
     gigabytes = sum(weight.nbytes for weight in weights) / 1e9
     print(f"{args.dtype}, {args.threads} threads, {native.isa}, {gigabytes:.3f} GB of weights a step")
     print("| rows | torch: ms | C: ms | ratio | C: GB/s | C: GFLOP/s |\n|---|---|---|---|---|---|")
     for rows in args.rows:
         inputs = {width: torch.randn(rows, width).to(dtype) for width in {shape[1] for shape in _LAYER_SHAPES}}
-        torch_s, native_s = _best_steps([torch.nn.functional.linear, native.linear], weights, inputs, args.repeats)
+        torch_s, native_s = _best_steps(
+            [(torch.nn.functional.linear, weights), (ops.linear, packed)], inputs, args.repeats
+        )
         flops = 2 * rows * sum(weight.numel() for weight in weights)
         print(
             f"| {rows} | {torch_s * 1e3:.1f} | {native_s * 1e3:.1f} | {torch_s / native_s:.1f} "
@@ -52,11 +57,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
 
 
-def _best_steps(linears: list[Linear], weights: list[Tensor], inputs: dict[int, Tensor], repeats: int) -> list[float]:
-    """Seconds of each function's fastest pass over all weights, the functions taking turns."""
+def _best_steps(linears: list[tuple[Linear, list[Tensor]]], inputs: dict[int, Tensor], repeats: int) -> list[float]:
+    """Seconds of each function's fastest pass over all of its weights, the functions taking turns."""
     best = [float("inf")] * len(linears)
     for _ in range(repeats):
-        for i, linear in enumerate(linears):
+        for i, (linear, weights) in enumerate(linears):
             start = time.perf_counter()
             for weight in weights:
                 linear(inputs[weight.shape[1]], weight)

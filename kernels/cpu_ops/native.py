@@ -32,12 +32,19 @@ class NativeKernels:
         self._isa = names.index(self.isa)
         self._module = module
 
+    def pack(self, weight: Tensor, out: Tensor) -> None:
+        """MUTATES out = the weight [out, in] in the order that the products read; out is contiguous."""
+        weight = weight.contiguous()
+        num_out, width = weight.shape
+        assert out.shape == weight.shape and out.dtype == weight.dtype and out.is_contiguous()
+        self._module.pack(self._isa, weight.data_ptr(), out.data_ptr(), num_out, width, weight.element_size())
+
     def linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None
     ) -> Tensor:
         """x [rows, in] @ weight[out, in].T + bias -> [rows, out] of out_dtype (None: x's), bf16 or fp32.
 
-        x, weight and bias share one dtype.
+        x, weight and bias share one dtype; the weight is packed, as in all products here.
         """
         rows, width = x.shape
         num_out = weight.shape[0]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu_ops.attention import CpuAttentionPlan
+from kernels.cpu_ops.huge_pages import HugePages
 from kernels.cpu_ops.native import NativeKernels, load_native
 from kernels.ops import AttentionBatch, AttentionPlan, AttentionWeights
 from kernels.reference.ops import ReferenceOps
@@ -15,9 +16,8 @@ class CpuOps(ReferenceOps):
     """Fulfils ``kernels.ops.Ops`` on the CPU, in bf16 and fp32.
 
     Every op's result for a row depends on that row alone, bit for bit: a tree's node gets the logits of a plain step.
-    So no product is left to torch, whatever the number of rows: ``python -m bench.cpu_linear`` on two cores of an AMD
-    EPYC 7003 (AVX2), bf16, torch against C: 6 rows 90 and 22 ms, 16 rows 245 and 39 ms, 64 rows 954 and 141 ms; fp32,
-    64 rows: 182 and 128 ms. Without the extension this is ReferenceOps.
+    So no product is left to torch, whatever the number of rows; weights are packed at load, in the order in which C reads
+    them (``python -m bench.cpu_linear`` times both). Without the extension this is ReferenceOps.
     """
 
     name = "cpu"
@@ -26,11 +26,19 @@ class CpuOps(ReferenceOps):
         """native: the kernels to use; None takes ``load_native()``'s."""
         super().__init__("cpu")
         self._native = load_native() if native is None else native
+        self._huge_pages = HugePages()
 
     @property
     def has_threads(self) -> bool:
         """Whether the work runs on threads of the kernels' own, and not on torch's."""
         return self._native is not None
+
+    def prepare_weight(self, weight: Tensor) -> Tensor:
+        if self._native is None:
+            return super().prepare_weight(weight)
+        packed = self._huge_pages.empty(tuple(weight.shape), weight.dtype)
+        self._native.pack(weight, packed)
+        return packed
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if self._native is None:

@@ -21,6 +21,8 @@ SHAPES = [
     (6, 960, 576),
     (7, 3, 129),
     (19, 50, 100),
+    (5, 27, 1536),
+    (3, 101, 801),
 ]
 
 
@@ -33,12 +35,19 @@ def _operands(
     return x, weight, torch.randn(num_out, generator=generator).to(dtype)
 
 
+def _packed(kernels: NativeKernels, weight: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(weight)
+    kernels.pack(weight, out)
+    return out
+
+
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("rows", "num_out", "width"), SHAPES)
 def test_linear_equals_the_product_in_double(rows: int, num_out: int, width: int, dtype: torch.dtype, isa: str) -> None:
     x, weight, bias = _operands(rows, num_out, width, dtype)
-    got = NativeKernels(_native, isa=isa).linear(x, weight, bias, out_dtype=torch.float32)
+    kernels = NativeKernels(_native, isa=isa)
+    got = kernels.linear(x, _packed(kernels, weight), bias, out_dtype=torch.float32)
     exact = x.double() @ weight.double().T + bias.double()
     torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-4)
 
@@ -49,6 +58,7 @@ def test_linear_equals_the_product_in_double(rows: int, num_out: int, width: int
 def test_a_rows_result_is_the_same_bits_in_any_company(width: int, dtype: torch.dtype, isa: str) -> None:
     kernels = NativeKernels(_native, isa=isa)
     x, weight, bias = _operands(70, 53, width, dtype)
+    weight = _packed(kernels, weight)
     whole = kernels.linear(x, weight, bias)
     for rows in range(1, 26):
         assert torch.equal(kernels.linear(x[:rows], weight, bias), whole[:rows]), rows
@@ -59,6 +69,7 @@ def test_a_rows_result_is_the_same_bits_in_any_company(width: int, dtype: torch.
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_rows_result_is_the_same_bits_with_any_thread_count(dtype: torch.dtype, isa: str) -> None:
     x, weight, bias = _operands(7, 500, 576, dtype)
+    weight = _packed(NativeKernels(_native, isa=isa), weight)
     one, three = (NativeKernels(_native, isa=isa, num_threads=count).linear(x, weight, bias) for count in (1, 3))
     assert torch.equal(one, three)
 
@@ -67,6 +78,7 @@ def test_a_rows_result_is_the_same_bits_with_any_thread_count(dtype: torch.dtype
 def test_bf16_results_round_to_nearest_even(isa: str) -> None:
     kernels = NativeKernels(_native, isa=isa)
     x, weight, bias = _operands(3, 40, 96, torch.bfloat16)
+    weight = _packed(kernels, weight)
     wide = kernels.linear(x, weight, bias, out_dtype=torch.float32)
     assert torch.equal(kernels.linear(x, weight, bias), wide.bfloat16())
 
@@ -87,8 +99,8 @@ def test_a_strided_input_is_taken_as_it_reads(isa: str) -> None:
     kernels = NativeKernels(_native, isa=isa)
     x, weight, _ = _operands(4, 9, 64, torch.float32)
     assert torch.equal(
-        kernels.linear(x[:, ::2], weight[:, :32].contiguous()),
-        kernels.linear(x[:, ::2].contiguous(), weight[:, :32].contiguous()),
+        kernels.linear(x[:, ::2], _packed(kernels, weight[:, :32])),
+        kernels.linear(x[:, ::2].contiguous(), _packed(kernels, weight[:, :32])),
     )
 
 

@@ -117,6 +117,7 @@ def test_logits_are_not_rounded_to_the_weights_dtype(ops: CpuOps) -> None:
     torch.manual_seed(8)
     x, weight = torch.randn(3, 64).bfloat16(), torch.randn(257, 64).bfloat16()
     exact = x.double() @ weight.double().T
+    weight = ops.prepare_weight(weight)
     logits = ops.logits(x, weight)
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits.double(), exact, rtol=1e-5, atol=1e-5)

@@ -12,15 +12,16 @@
 enum {
     MAX_HEAD_DIM = 512,
     MAX_QUERIES = 256,         /* of an attention tile */
-    AHEAD_ROWS = 8,            /* how far tiles prefetch weights, in rows */
+    PACKED_ROWS = 2,   /* weight rows that are packed together, and of a tile */
+    AHEAD_BYTES = 1152, /* how far tiles prefetch weights */
     MAX_COLS = 6,      /* rows of x in a panel: 2 x 6 accumulators, 2 weights, 1 x and a mask fill 16 registers */
     MAX_STEP = 32,     /* of any instruction set; K is padded to it in the scratch */
     MAX_BLOCK = 96,    /* weight rows whose accumulators a thread keeps at once */
     BLOCK_BYTES = 64 * 1024, /* weights of a block, to stay in a 512 KB second-level cache from panel to panel */
-    PANEL_BYTES = 18 * 1024, /* part of a panel of x that is walked at once, to stay in a 32 KB first-level cache */
+    CHUNK = 768,       /* columns of the weight that are walked at once: 6 of x take 18 KB of a 32 KB first-level cache */
 };
 
-/* out[m, n] = x[m, k] @ weight[n, k].T + bias[n]; x, weight and bias are bf16 or all fp32. */
+/* out[m, n] = x[m, k] @ weight[n, k].T + bias[n], the weight packed (linear.inc); x, weight and bias are bf16 or all fp32. */
 typedef struct {
     const void *x, *weight, *bias; /* bias may be NULL */
     void *out;
@@ -29,6 +30,12 @@ typedef struct {
     float *panels;           /* x widened to fp32: num_panels panels, together m rows of k_padded values */
     int64_t k_padded, num_panels;
 } LinearJob;
+
+/* Weight rows of a block, of that many bytes each. */
+static inline int64_t block_rows(int64_t stride) {
+    const int64_t rows = BLOCK_BYTES / (stride ? stride : 1) / 12 * 12;
+    return rows < 12 ? 12 : rows > MAX_BLOCK ? MAX_BLOCK : rows;
+}
 
 /* The first row of a panel; panels differ by at most one row. */
 static inline int64_t panel_begin(const LinearJob *job, int64_t panel) { return panel * job->m / job->num_panels; }

@@ -13,6 +13,7 @@ typedef void (*RowFn)(const void *job, int64_t row);
 
 typedef struct {
     const char *name;
+    void (*pack)(const char *weight, char *out, int64_t n, int64_t k, int64_t bytes);
     void (*fill_panel)(const LinearJob *job, int64_t panel);
     void (*linear_block)(const LinearJob *job, int64_t n0, int64_t n1, int64_t next);
     RowFn norm_row; /* of a NormJob */

@@ -44,9 +44,7 @@ static int run_linear(const Isa *isa, LinearJob *job, int num_threads) {
     job->num_panels = (job->m + MAX_COLS - 1) / MAX_COLS;
     job->panels = scratch_of(job->m * job->k_padded);
     if (!job->panels) return 0;
-    int64_t block = BLOCK_BYTES / (stride ? stride : 1) / 12 * 12;
-    block = block < 12 ? 12 : block > MAX_BLOCK ? MAX_BLOCK : block;
-    LinearWork work = {.isa = isa, .job = job, .block = block};
+    LinearWork work = {.isa = isa, .job = job, .block = block_rows(stride)};
     /* Filling one panel costs about 1 us, as much as calling for help. */
     pool_run(fill_panels, &work, job->num_panels > 2 ? num_threads : 1);
     work.taken = 0;

@@ -49,10 +49,23 @@ static int check_slots(const int64_t *slots, int64_t rows, int64_t num_slots) {
     return 1;
 }
 
+PyDoc_STRVAR(pack_doc,
+             "pack(isa, weight, out, n, k, item_size)\n"
+             "out = the row-major weight[n, k] in the order that the products of this instruction set read; see linear.inc.");
+
+static PyObject *pack(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[6];
+    if (!read_integers(args, given, v, 6)) return NULL;
+    const Isa *isa = isa_at(v[0]);
+    if (!isa) return NULL;
+    isa->pack((const char *)v[1], (char *)v[2], v[3], v[4], v[5]);
+    Py_RETURN_NONE;
+}
+
 PyDoc_STRVAR(linear_doc,
              "linear(isa, x, weight, bias, out, m, n, k, is_bf16, out_is_bf16, num_threads)\n"
-             "out[m, n] = x[m, k] @ weight[n, k].T + bias[n]. Addresses of row-major data; x, weight and bias are bf16 or\n"
-             "all fp32; bias 0 for none. Releases the GIL. MemoryError when the scratch of m rows cannot be had.");
+             "out[m, n] = x[m, k] @ weight[n, k].T + bias[n]. Addresses of row-major data, the weight packed; x, weight and\n"
+             "bias are bf16 or all fp32; bias 0 for none. Releases the GIL. MemoryError when the scratch of m rows cannot be had.");
 
 static PyObject *linear(PyObject *self, PyObject *const *args, Py_ssize_t given) {
     int64_t v[11];
@@ -240,6 +253,7 @@ static PyObject *isas(PyObject *self, PyObject *unused) {
 }
 
 static PyMethodDef methods[] = {
+    {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, pack_doc},
     {"linear", (PyCFunction)(void (*)(void))linear, METH_FASTCALL, linear_doc},
     {"rms_norm", (PyCFunction)(void (*)(void))rms_norm, METH_FASTCALL, rms_norm_doc},
     {"silu_mul", (PyCFunction)(void (*)(void))silu_mul, METH_FASTCALL, silu_mul_doc},
