@@ -16,8 +16,8 @@ class CpuOps(ReferenceOps):
     """Fulfils ``kernels.ops.Ops`` on the CPU, in bf16 and fp32.
 
     Every op's result for a row depends on that row alone, bit for bit: a tree's node gets the logits of a plain step.
-    So no product is left to torch, whatever the number of rows; weights are packed at load, in the order in which C reads
-    them (``python -m bench.cpu_linear`` times both). Without the extension this is ReferenceOps.
+    So no product is left to torch, whatever the number of rows, and weights are packed at load, in the order in which
+    C reads them: ``python -m bench.cpu_linear`` times both. Without the extension this is ReferenceOps.
     """
 
     name = "cpu"
