@@ -28,6 +28,8 @@ def test_replicas_come_and_go_by_dns_without_a_failed_request_or_another_token()
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
+    serves_after = [f"{kind} {report[f'{kind}_serves_after_s']:.1f} s" for kind in ("draft", "target")]
+    print(f"\n{report['answers']} answers; first use after becoming ready: {', '.join(serves_after)}")
     assert report["failures"] == []
     assert report["wrong"] == 0
     assert report["draft_exit"] == report["target_exit"] == 0
