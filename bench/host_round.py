@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry
 
 from bench.host_draft_model import HIDDEN, PAGE_SIZE, SHAPE, VOCAB, StampedDrafter
 from bench.host_path_model import Stamps, instant_rank
+from bench.host_round_link import CONTEXT, FEATURES, MAX_TOKENS, PROMPT_LEN, measure, target_info
 from draft_service.batcher import StepLimits
 from draft_service.config import DraftConfig
 from draft_service.draft_engine import DraftEngine
@@ -29,23 +30,15 @@ from draft_service.info import DraftInfo
 from draft_service.service import DraftService, LoadedDraft
 from draft_service.sessions import SessionTable
 from engine.pages import PageAllocator, pages_for
-from paceline.codec import encode_decision
-from paceline.rpc import open_channel
 from paceline.threads import share_interpreter
-from paceline.types import MAX_SCRATCH_NODES, Rung, SpeculationDecision
-from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
+from paceline.types import MAX_SCRATCH_NODES
 from target_service.config import TargetConfig
 from target_service.service import LoadedTarget, TargetService, make_parts
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-_PROMPT_LEN = 110
-_CONTEXT = 8192
-_WARM_ROUNDS = 100
-_MAX_TOKENS = 6000
-_FEATURES = "bench"
-_PAGES_A_REQUEST = pages_for(_PROMPT_LEN + _MAX_TOKENS + MAX_SCRATCH_NODES, PAGE_SIZE)
+_PAGES_A_REQUEST = pages_for(PROMPT_LEN + MAX_TOKENS + MAX_SCRATCH_NODES, PAGE_SIZE)
 
 
 def serve_draft(ready: Connection, batch: int, round_s: float) -> None:
@@ -53,16 +46,16 @@ def serve_draft(ready: Connection, batch: int, round_s: float) -> None:
     share_interpreter()
     num_pages = batch * _PAGES_A_REQUEST
     drafter = StampedDrafter(num_pages, max_sessions=batch, round_s=round_s)
-    table = SessionTable(PageAllocator(num_pages, PAGE_SIZE), max_sessions=batch, context_length=_CONTEXT)
+    table = SessionTable(PageAllocator(num_pages, PAGE_SIZE), max_sessions=batch, context_length=CONTEXT)
     info = DraftInfo(
         incarnation=1,
         model_name="bench",
         model_fingerprint="",
         head_fingerprint="",
         tokenizer_fingerprint="",
-        feature_id=_FEATURES,
+        feature_id=FEATURES,
         vocab_size=VOCAB,
-        context_length=_CONTEXT,
+        context_length=CONTEXT,
         feature_size=HIDDEN,
         dtype="bfloat16",
         device="cpu",
@@ -98,44 +91,15 @@ def serve_target(ready: Connection, batch: int, step_s: float) -> None:
         max_rows_per_step=max(512, batch * SHAPE.num_draft_tokens),
         speculative_tree_deadline_ms=1e6,
     )
-    parts = make_parts(config, rank, context_length=_CONTEXT, registry=CollectorRegistry())
+    parts = make_parts(config, rank, context_length=CONTEXT, registry=CollectorRegistry())
     parts.runner.is_asynchronous = True
-    info = common_pb2.ServiceInfo(
-        incarnation=1, feature_id=_FEATURES, vocab_size=VOCAB, context_length=_CONTEXT, page_size=PAGE_SIZE
-    )
 
     async def serve() -> None:
-        service = TargetService(LoadedTarget(config, info, parts))
+        service = TargetService(LoadedTarget(config, target_info(), parts))
         ready.send(await service.start())
         await service.failed
 
     asyncio.run(serve())
-
-
-async def measure(target: int, draft: int, *, batch: int, rounds: int) -> list[float]:
-    """Seconds of each of the rounds."""
-    decision = encode_decision(SpeculationDecision(f"127.0.0.1:{draft}", (Rung(0, SHAPE),)))
-    async with open_channel(f"127.0.0.1:{target}") as channel:
-        stream = target_pb2_grpc.TargetServiceStub(channel).Serve()
-        await stream.write(target_pb2.ServeRequest(hello=target_pb2.ServeHello(router="bench", incarnation=1)))
-        submissions = [
-            target_pb2.Submission(
-                request=number,
-                request_id=str(number),
-                prompt_ids=[5] * _PROMPT_LEN,
-                sampling_params=common_pb2.SamplingParams(max_tokens=_MAX_TOKENS, ignore_eos=True),
-                decision=decision,
-            )
-            for number in range(batch)
-        ]
-        await stream.write(target_pb2.ServeRequest(submit=target_pb2.Submit(submissions=submissions)))
-        came_s: list[float] = []
-        while len(came_s) < _WARM_ROUNDS + rounds:
-            response = await stream.read()
-            if response.load.drafted_requests == batch:
-                came_s.append(time.perf_counter())
-        stream.cancel()
-    return [stop - start for start, stop in zip(came_s[_WARM_ROUNDS:], came_s[_WARM_ROUNDS + 1 :], strict=False)]
 
 
 @contextlib.contextmanager
