@@ -122,7 +122,8 @@ class DraftEngine:
             return
         extend = message.extend
         num_rows = extend.num_tokens.tolist()
-        features = borrow_tensor(extend.hidden_states).split(num_rows)
+        hidden_states = borrow_tensor(extend.hidden_states)
+        features = hidden_states.split(num_rows) if len(num_rows) > 1 else (hidden_states,)
         start = 0
         columns = (extend.session.tolist(), extend.round.tolist(), extend.base_committed_len.tolist(), num_rows)
         for session, round_, base_len, count, shape, part in zip(*columns, message.shapes, features, strict=True):

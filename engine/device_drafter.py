@@ -84,6 +84,8 @@ class DeviceDrafter:
     @torch.inference_mode()
     def begin(self, items: Sequence[ExtendItem]) -> PendingTrees:
         """Launches an ``extend``. At most two may be under way; the device takes them one after the other."""
+        if not items:
+            return _Nothing()
         asked = [item for item in items if item.propose is not None]
         self._turn = 1 - self._turn
         copy = self._copies[self._turn]
@@ -168,6 +170,13 @@ class _Begun:
         for place, tree in zip(self._order, self._copy.trees(), strict=True):
             trees[asked[place]] = tree
         return trees
+
+
+class _Nothing:
+    """PendingTrees of no items."""
+
+    def trees(self) -> list[DraftTree | None]:
+        return []
 
 
 class _NodesCopy:

@@ -157,13 +157,14 @@ def row_batch(pieces: Sequence[Piece]) -> RowBatch:
     attention = attention_batch(
         [piece.item.table for piece in pieces], prefix_len=base, local_len=counts, counts=counts
     )
-    request = np.repeat(np.arange(len(pieces)), counts)
-    positions = np.arange(len(request)) + (base - attention.q_indptr[:-1])[request]
+    starts, stops = attention.q_indptr[:-1], attention.q_indptr[1:]
+    row = np.arange(stops[-1])
+    positions = row + (base - starts).repeat(counts)
     return RowBatch(
         tokens=np.concatenate([piece.tokens for piece in pieces]),
         positions=positions,
-        slots=slots_of(attention, request, positions),
-        last_rows=attention.q_indptr[1:].astype(np.int64) - 1,
+        slots=slots_of(attention, positions, attention.page_indptr[:-1].repeat(counts)),
+        last_rows=stops.astype(np.int64) - 1,
         attention=attention,
     )
 
@@ -175,20 +176,26 @@ def attention_batch(
     local_len: np.ndarray,
     counts: np.ndarray,
     ancestors: np.ndarray | None = None,
+    room: int | None = None,
 ) -> AttentionBatch:
-    """Causal where there are no ancestors. counts: rows of each."""
+    """Causal where there are no ancestors. counts: rows of each. room: pages are for so many local positions, where
+    these are to become more."""
     page_size = tables[0].page_size
-    num_pages = -(-(prefix_len + local_len) // page_size)
+    num_pages = (prefix_len + (local_len if room is None else room) + (page_size - 1)) // page_size
     pages = [table.page_ids[:count] for table, count in zip(tables, num_pages.tolist(), strict=True)]
     q_indptr = indptr(counts)
+    is_causal = np.zeros(len(tables), np.bool_)
+    if ancestors is None:
+        is_causal.fill(True)
+        ancestors = np.zeros(q_indptr[-1], np.uint64)
     return AttentionBatch(
         q_indptr=q_indptr,
         prefix_len=prefix_len.astype(np.int32),
         local_len=local_len.astype(np.int32),
         page_indptr=indptr(num_pages),
-        page_ids=np.concatenate(pages),
-        is_causal=np.full(len(tables), ancestors is None),
-        ancestors=np.zeros(q_indptr[-1], np.uint64) if ancestors is None else ancestors,
+        page_ids=pages[0] if len(pages) == 1 else np.concatenate(pages),
+        is_causal=is_causal,
+        ancestors=ancestors,
         page_size=page_size,
     )
 
@@ -208,7 +215,9 @@ def spare_batch(cache: HeadCache, num_rows: int) -> AttentionBatch:
     )
 
 
-def slots_of(batch: AttentionBatch, request: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """int64: the slot of each position of a request of the batch, within its pages. The arrays broadcast."""
-    page, offset = np.divmod(positions, batch.page_size)
-    return batch.page_ids[batch.page_indptr[request] + page].astype(np.int64) * batch.page_size + offset
+def slots_of(batch: AttentionBatch, positions: np.ndarray, first_pages: np.ndarray) -> np.ndarray:
+    """int64: the slot of each position of a request of the batch. first_pages: where the request's pages begin in
+    page_ids. The arrays broadcast."""
+    place = positions + first_pages * batch.page_size
+    page, offset = np.divmod(place, batch.page_size)
+    return batch.page_ids[page] * np.int64(batch.page_size) + offset

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,10 +43,10 @@ class ExtendForward:
     def capture(self, key: tuple[int, int], capture: Capture) -> None:
         """Captures a key's forward. MUTATES the cache's spare slot."""
         columns = self._stage(key[0])
-        columns.zero_()
-        columns[2].fill_(self._cache.spare_slot)
-        columns[4].fill_(len(self._last_hidden) - 1)
-        self._rows.send(columns.numel())
+        columns[:] = 0
+        columns[2] = self._cache.spare_slot
+        columns[4] = len(self._last_hidden) - 1
+        self._rows.send(columns.size)
         self._attention.load(spare_batch(self._cache, 1), key[1])
         self._replays[key] = capture(partial(self._launch, *key))
 
@@ -55,7 +56,7 @@ class ExtendForward:
         num_rows, num_pieces = len(batch.tokens), len(pieces)
         bucket = next(size for size in self._buckets if size >= num_rows)
         spare_place = len(self._last_hidden) - 1
-        columns = self._stage(bucket).numpy()
+        columns = self._stage(bucket)
         for column, values, padding in (
             (columns[0], batch.tokens, 0),
             (columns[1], batch.positions, 0),
@@ -75,13 +76,14 @@ class ExtendForward:
         else:
             replay()
 
-    def _stage(self, bucket: int) -> Tensor:
-        return self._rows.stage()[: _COLUMNS * bucket].view(_COLUMNS, bucket)
+    def _stage(self, bucket: int) -> np.ndarray:
+        """int64 [columns, bucket]."""
+        return self._rows.stage_array()[: _COLUMNS * bucket].reshape(_COLUMNS, bucket)
 
     def _send_features(self, pieces: Sequence[Piece], num_rows: int) -> None:
         parts = [piece.features for piece in pieces]
         if all(part.device.type == "cpu" and part.dtype == self._model.dtype for part in parts):
-            torch.cat(parts, out=self._features.stage()[:num_rows])
+            torch.cat(parts, out=self._features.stage_rows(num_rows))
             self._features.send(num_rows)
             return
         at = 0

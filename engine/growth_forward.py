@@ -105,7 +105,7 @@ class GrowthForward:
         bucket = next(size for size in self._buckets(shape) if size >= len(growers))
         key = GrowthKey(shape, bucket, is_noised)
         batch = self._beam_batch(growers, shape)
-        self._stage(key, growers, _scratch_slots(batch, growers, shape))
+        self._stage(key, growers, _scratch_slots(batch, shape))
         growth = self._captured.get(key)
         if growth is None:
             growth = self._growth(key, self._attention.load(batch))
@@ -121,9 +121,11 @@ class GrowthForward:
     def _stage(self, key: GrowthKey, growers: Sequence[Grower], slots: np.ndarray | None = None) -> None:
         """slots: [num_scratch, growers]; None where there are no growers."""
         count, num_columns = len(growers), _COLUMNS + key.shape.num_scratch
-        columns = self._upload.stage()[: num_columns * key.num_sessions].view(num_columns, key.num_sessions).numpy()
-        columns[:_COLUMNS, count:] = np.array(_padding(len(self._last_hidden) - 1))[:, None]
-        columns[_COLUMNS:, count:] = self._cache.spare_slot
+        staged = self._upload.stage_array()[: num_columns * key.num_sessions]
+        columns = staged.reshape(num_columns, key.num_sessions)
+        if count < key.num_sessions:
+            columns[:_COLUMNS, count:] = np.array(_padding(len(self._last_hidden) - 1))[:, None]
+            columns[_COLUMNS:, count:] = self._cache.spare_slot
         if slots is not None:
             rows = [_grower_row(grower) for grower in growers]
             columns[: _COLUMNS - 3, :count] = np.array([row[:-3] for row in rows]).T
@@ -180,16 +182,15 @@ class GrowthForward:
 
     def _beam_batch(self, growers: Sequence[Grower], shape: GrowthShape) -> AttentionBatch:
         """Of the first beam, with the pages of all later ones."""
-        counts = np.full(len(growers), shape.topk)
-        committed_len = np.array([grower.committed_len for grower in growers])
-        whole = attention_batch(
+        counts = np.array([shape.topk] * len(growers))
+        return attention_batch(
             [grower.item.table for grower in growers],
-            prefix_len=committed_len,
-            local_len=np.full(len(growers), shape.num_scratch),
+            prefix_len=np.array([grower.committed_len for grower in growers]),
+            local_len=counts,
             counts=counts,
-            ancestors=np.zeros(counts.sum(), np.uint64),
+            ancestors=np.zeros(shape.topk * len(growers), np.uint64),
+            room=shape.num_scratch,
         )
-        return replace(whole, local_len=counts.astype(np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,6 @@ def _grower_row(grower: Grower) -> tuple[int, int, int, int, int, int, int, floa
     )
 
 
-def _scratch_slots(batch: AttentionBatch, growers: Sequence[Grower], shape: GrowthShape) -> np.ndarray:
+def _scratch_slots(batch: AttentionBatch, shape: GrowthShape) -> np.ndarray:
     """[num_scratch, growers]."""
-    scratch = np.arange(shape.num_scratch)[:, None]
-    return slots_of(batch, np.arange(len(growers)), batch.prefix_len + scratch)
+    return slots_of(batch, batch.prefix_len + np.arange(shape.num_scratch)[:, None], batch.page_indptr[:-1])

@@ -81,7 +81,7 @@ class StepInputs:
         Waits only where the copy of two loads ago has not been made yet.
         """
         assert size.holds(StepSize.of(plan)) and size.num_values <= self.num_values
-        staged = self._upload.stage().numpy()
+        staged = self._upload.stage_array()
         for start, length, array, padding in zip(*_layout(size), _arrays(plan), self._paddings, strict=True):
             staged[start : start + len(array)] = array
             staged[start + len(array) : start + length] = padding

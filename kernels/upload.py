@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from torch import Tensor
 
 _STAGES = 2
+_MAX_PARTS = 1024  # slices that are kept: a slice of a tensor takes about as long as the copy's launch
 
 
 class Upload:
@@ -19,17 +22,40 @@ class Upload:
         self.tensor = torch.zeros(shape, dtype=dtype, device=device)
         self.stages = [torch.zeros(shape, dtype=dtype, pin_memory=is_cuda) for _ in range(_STAGES)]
         self._sent = [torch.cuda.Event() for _ in range(_STAGES)] if is_cuda else []
+        self._arrays = [] if dtype is torch.bfloat16 else [stage.numpy() for stage in self.stages]
+        self._parts: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         self._turn = 0
 
-    def stage(self) -> torch.Tensor:
+    def stage(self) -> Tensor:
         """The staging tensor to write next. Waits only where its last copy, some sends ago, has not been made yet."""
         self._turn = (self._turn + 1) % _STAGES
         if self._sent:
             self._sent[self._turn].synchronize()
         return self.stages[self._turn]
 
+    def stage_array(self) -> np.ndarray:
+        """``stage`` as numpy sees it. Not of bfloat16, which numpy does not have."""
+        self.stage()
+        return self._arrays[self._turn]
+
+    def stage_rows(self, count: int) -> Tensor:
+        """The first ``count`` entries of ``stage``."""
+        self.stage()
+        return self._part(count)[1]
+
     def send(self, count: int) -> None:
         """MUTATES the first ``count`` entries of the first dimension, as they were staged."""
-        self.tensor[:count].copy_(self.stages[self._turn][:count], non_blocking=True)
+        target, staged = self._part(count)
+        target.copy_(staged, non_blocking=True)
         if self._sent:
             self._sent[self._turn].record()
+
+    def _part(self, count: int) -> tuple[Tensor, Tensor]:
+        """The first entries of the tensor and of what is staged."""
+        key = self._turn, count
+        part = self._parts.get(key)
+        if part is None:
+            if len(self._parts) == _MAX_PARTS:
+                self._parts.clear()
+            part = self._parts[key] = self.tensor[:count], self.stages[self._turn][:count]
+        return part
