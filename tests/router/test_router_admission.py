@@ -107,6 +107,7 @@ async def test_a_request_for_which_the_queue_is_too_long_is_refused_with_a_hint(
         stream.grant(granted)
     await stream.next_submission()
     patient = rig.generate([5] * 10, max_tokens=90, ignore_eos=True, deadline_s=60.0)
+    await queued(rig, 9)
     hasty = rig.generate([5] * 10, max_tokens=90, ignore_eos=True, deadline_s=0.2)
     code, message = await failure(hasty)
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -124,8 +124,7 @@ async def test_a_draft_that_is_added_serves_and_one_that_is_removed_hands_its_re
     while named != new.address:  # the old one may go before the new one is known
         updates = await soon(stream.updates.get())
         named = updates[submission.request].draft
-    info = await rig.info()
-    assert [state.address for state in info.drafts] == [new.address]
+    await rig.info_when(lambda info: [state.address for state in info.drafts] == [new.address])
     call.cancel()
 
 
