@@ -10,17 +10,18 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 
-class Lengths(NamedTuple):
-    """Tokens."""
+class Draw(NamedTuple):
+    """One request: tokens, and its skill where that is known (see SimRequest)."""
 
-    prompt: int
-    output: int
+    prompt_len: int
+    output_len: int
+    skill: float | None = None
 
 
 class Requests(Protocol):
     """Where a simulation takes its requests from."""
 
-    def lengths(self, number: int, rng: np.random.Generator, *, share: float) -> Lengths:
+    def draw(self, number: int, rng: np.random.Generator, *, share: float) -> Draw:
         """Of the request of that number. share: of the output that it is allowed."""
 
 
@@ -32,10 +33,10 @@ class RandomRequests:
     output_tokens: float = 128.0
     min_output: int = 8
 
-    def lengths(self, number: int, rng: np.random.Generator, *, share: float) -> Lengths:
+    def draw(self, number: int, rng: np.random.Generator, *, share: float) -> Draw:
         prompt = int(np.clip(rng.exponential(self.prompt_tokens), 8, 4 * self.prompt_tokens))
         output = rng.normal(self.output_tokens, self.output_tokens / 3) * share
-        return Lengths(prompt, int(np.clip(output, self.min_output, None)))
+        return Draw(prompt, int(np.clip(output, self.min_output, None)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,11 @@ class KnownRequests:
 
     prompt_tokens: Sequence[int]
     output_tokens: Sequence[int]  # that the model gives
+    skills: Sequence[float]
     max_tokens: int
     first_number: int = 0
 
-    def lengths(self, number: int, rng: np.random.Generator, *, share: float) -> Lengths:
+    def draw(self, number: int, rng: np.random.Generator, *, share: float) -> Draw:
         index = (self.first_number + number) % len(self.prompt_tokens)
-        return Lengths(self.prompt_tokens[index], min(self.output_tokens[index], math.ceil(self.max_tokens * share)))
+        output_len = min(self.output_tokens[index], math.ceil(self.max_tokens * share))
+        return Draw(self.prompt_tokens[index], output_len, self.skills[index])

@@ -1,4 +1,4 @@
-"""Predicts a measured sweep: from the times that its services measured of themselves, by the router's own policy."""
+"""Predicts a measured sweep: the router's own policy, over times that the sweep's services reported."""
 
 from __future__ import annotations
 
@@ -8,79 +8,78 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bench.load import Load
-from bench.policies import ADAPTIVE, OFF, fixed_shape
+from bench.policies import ADAPTIVE, fixed_shape
 from bench.simulated_adaptive import SimAdaptive
 from bench.simulated_requests import KnownRequests
 from bench.simulated_router import Fixed, SimRouter
-from bench.simulated_world import World, parse_world
+from bench.simulated_truth import calibrated_world, served_world, skills_of
+from bench.simulated_world import World
 from bench.simulation import Simulation
 from bench.sweep_document import load_of
 from bench.sweep_report import Prediction
-from paceline.errors import ConfigError
 
-_DEFAULT_PROMPT, _WARM_UP_SECONDS = 64, 20.0
-RPC_MS = 3.0
+_DEFAULT_PROMPT = 64  # tokens, where no prompt's are known
 
 
 def predict(sweep: dict[str, Any]) -> Iterator[Prediction]:
-    """Each policy at each load: the median over its repeats. Raises ConfigError where the services measured nothing."""
-    world = world_of(sweep)
-    adaptive = SimAdaptive(world, num_targets=sweep["settings"]["targets"])
+    """Each policy at each load: the median over its repeats, with the sweep's own requests in its own order.
+
+    The adaptive policy starts from what the services measured when they warmed up, and keeps what it learns from point
+    to point, as it did in the sweep. Raises ConfigError where the services measured nothing.
+    """
+    stage = _Stage(sweep)
     rates: dict[tuple[str, str], list[float]] = {}
-    is_warm = False
     for point in sweep["points"]:
-        router: SimRouter = adaptive
-        if point["policy"] == ADAPTIVE:
-            if not is_warm and (seconds := sweep["settings"]["warm_up_seconds"]):
-                load = load_of(point)
-                _rate(sweep, world, adaptive, dataclasses.replace(load, phases=((seconds, load.phases[0][1]),)), point)
-                is_warm = True
-            adaptive.begin()
-        else:
-            router = Fixed(fixed_shape(point["policy"]))
-        rates.setdefault((point["load"], point["policy"]), []).append(
-            _rate(sweep, world, router, load_of(point), point)
-        )
+        rates.setdefault((point["load"], point["policy"]), []).append(stage.rate(point))
     for (label, policy), values in rates.items():
         yield Prediction(label, policy, statistics.median(values))
 
 
-def world_of(sweep: dict[str, Any]) -> World:
-    """What the services measured when they warmed up, and how far the sweep's trees were accepted."""
-    if not sweep["calibration"]["step_ms"] or not sweep["calibration"]["propose_ms"]:
-        raise ConfigError("the services of the sweep did not say what their steps and trees take; update them")
-    accepted: dict[str, list[tuple[float, int]]] = {}
-    for point in sweep["points"]:
-        if point["mean_accepted_length"] is not None and point["policy"] not in (OFF, ADAPTIVE):
-            pair = point["mean_accepted_length"], point["speculative_rounds"]
-            accepted.setdefault(point["policy"], []).append(pair)
-    lengths = [
-        {"shape": [int(part) for part in policy.split(",")], "length": _weighted_mean(pairs)}
-        for policy, pairs in accepted.items()
-    ]
-    return parse_world({"name": "measured", "rpc_ms": RPC_MS, "accepted": lengths, **sweep["calibration"]})
+class _Stage:
+    """Where points are simulated, in the order in which they were measured."""
+
+    def __init__(self, sweep: dict[str, Any]) -> None:
+        settings, requests = sweep["settings"], sweep["requests"]
+        self._settings = settings
+        world = served_world(sweep)
+        known = KnownRequests(
+            _filled(requests["prompt_tokens"], _DEFAULT_PROMPT),
+            _filled(requests["output_tokens"], settings["max_tokens"]),
+            skills_of(sweep, world),
+            settings["max_tokens"],
+        )
+        self._world, self._known = world, known
+        self._adaptive = SimAdaptive(calibrated_world(sweep), num_targets=settings["targets"])
+        self._has_warmed_up = not settings["warm_up_seconds"]
+
+    def rate(self, point: dict[str, Any]) -> float:
+        load = load_of(point)
+        if point["policy"] != ADAPTIVE:
+            return self._run(Fixed(fixed_shape(point["policy"])), load, point)
+        if not self._has_warmed_up:
+            self._has_warmed_up = True
+            amount = load.phases[0][1]
+            warm_up = Load(((self._settings["warm_up_seconds"], amount),), is_open=load.is_open)
+            self._run(self._adaptive, warm_up, point)
+            self._adaptive.begin()
+        rate = self._run(self._adaptive, load, point)
+        self._adaptive.begin()
+        return rate
+
+    def _run(self, router: SimRouter, load: Load, point: dict[str, Any]) -> float:
+        requests = dataclasses.replace(self._known, first_number=point["first_number"])
+        simulation = Simulation(
+            _with_requests(self._world, requests),
+            router,
+            num_targets=self._settings["targets"],
+            num_drafts=self._settings["drafts"],
+            seed=self._settings["seed"] + point["repeat"],
+        )
+        return simulation.run(load).rate(load.ramp_s, load.seconds)
 
 
-def _rate(sweep: dict[str, Any], world: World, router: SimRouter, load: Load, point: dict[str, Any]) -> float:
-    settings, requests = sweep["settings"], sweep["requests"]
-    known = KnownRequests(
-        _filled(requests["prompt_tokens"], _DEFAULT_PROMPT),
-        _filled(requests["output_tokens"], settings["max_tokens"]),
-        settings["max_tokens"],
-        point["first_number"],
-    )
-    simulation = Simulation(
-        dataclasses.replace(world, requests=known),
-        router,
-        num_targets=settings["targets"],
-        num_drafts=settings["drafts"],
-        seed=settings["seed"] + point["repeat"],
-    )
-    return simulation.run(load).rate(load.ramp_s, load.seconds)
-
-
-def _weighted_mean(pairs: Sequence[tuple[float, int]]) -> float:
-    return sum(value * weight for value, weight in pairs) / sum(weight for _, weight in pairs)
+def _with_requests(world: World, requests: KnownRequests) -> World:
+    return dataclasses.replace(world, requests=requests)
 
 
 def _filled(values: Sequence[int | None], default: int) -> list[int]:

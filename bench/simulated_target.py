@@ -17,7 +17,7 @@ from router.adaptive import StepReport
 
 _WINDOW_ROUNDS = 256
 _LEAST_ROUNDS = 16  # before that, one accepted draft is expected
-_LEAST_GAIN = 0.5  # tokens
+_LEAST_GAIN = 1.0  # tokens
 
 
 class Surroundings(Protocol):
@@ -108,7 +108,7 @@ class SimTarget:
         wait_ms = 0.0 if since_s is None else (events.now_s - since_s) * 1e3
         self._is_stepping = True
         step = _Step(chunks, turns, rows, context, step_ms, wait_ms)
-        events.after(step_ms, functools.partial(self._finish, step))
+        events.after(world.loop_ms + step_ms, functools.partial(self._finish, step))
 
     def _finish(self, step: _Step) -> None:
         self._is_stepping = False

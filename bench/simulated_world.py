@@ -29,6 +29,7 @@ class World:
     skill_std: float = 0.4  # of requests, in log-odds of each level
     context_ms: float = 0.0  # a step, for each 100,000 tokens of context
     request_ms: float = 0.0  # a step, for each request: the host's work
+    loop_ms: float = 0.0  # between two steps, whatever they hold
     chunk_tokens: int = 512
     requests: Requests = field(default_factory=RandomRequests)
     _odds: dict[TreeShape, float] = field(default_factory=dict, compare=False, repr=False)  # as far as asked for
@@ -72,13 +73,13 @@ def load_world(path: Path) -> World:
 
 def parse_world(data: dict[str, Any]) -> World:
     """The form of bench/worlds/*.json."""
-    accepted = {_shape(entry["shape"]): float(entry["length"]) for entry in data["accepted"]}
+    accepted = {parse_shape(entry["shape"]): float(entry["length"]) for entry in data["accepted"]}
     return World(
         name=data["name"],
         steps=StepTable([(int(rows), float(ms)) for rows, ms in data["step_ms"]]),
         proposals=ProposeTable(
             [
-                (_shape(entry["shape"]), int(sessions), float(ms))
+                (parse_shape(entry["shape"]), int(sessions), float(ms))
                 for entry in data["propose_ms"]
                 for sessions, ms in entry["by_sessions"]
             ]
@@ -88,6 +89,7 @@ def parse_world(data: dict[str, Any]) -> World:
         skill_std=float(data.get("skill_std", 0.4)),
         context_ms=float(data.get("context_ms", 0.0)),
         request_ms=float(data.get("request_ms", 0.0)),
+        loop_ms=float(data.get("loop_ms", 0.0)),
     )
 
 
@@ -100,6 +102,7 @@ def _numbers(shape: TreeShape) -> tuple[int, int, int]:
     return shape.num_steps, shape.eagle_topk, shape.num_draft_tokens
 
 
-def _shape(numbers: Sequence[int]) -> TreeShape:
+def parse_shape(numbers: Sequence[int]) -> TreeShape:
+    """Of steps, topk and nodes."""
     num_steps, eagle_topk, num_draft_tokens = numbers
     return TreeShape(num_steps, eagle_topk, num_draft_tokens)

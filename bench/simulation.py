@@ -86,9 +86,9 @@ class Simulation:
     def _start(self, share: float = 1.0) -> None:
         number = next(self._numbers)
         rng = np.random.default_rng((self._seed, number))
-        lengths = self.world.requests.lengths(number, rng, share=share)
-        skill = float(rng.normal(0.0, self.world.skill_std))
-        request = SimRequest(number, lengths.prompt, lengths.output, skill, rng, self.events.now_s)
+        drawn = self.world.requests.draw(number, rng, share=share)
+        skill = float(rng.normal(0.0, self.world.skill_std)) if drawn.skill is None else drawn.skill
+        request = SimRequest(number, drawn.prompt_len, drawn.output_len, skill, rng, self.events.now_s)
         target = min(self._targets, key=lambda target: len(target.requests))
         self._running[number] = request, target
         self.router.start(target.number, request)

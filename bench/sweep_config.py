@@ -27,6 +27,9 @@ class SweepConfig(WorkloadFlags):
     warm_up_seconds: float = flag(10.0, help="of adaptive at the first load, before the first point, to learn")
     max_tokens: int = flag(64, help="new tokens of a request at most")
     repeat: int = flag(3, help="runs of each policy at each load, interleaved; medians count")
+    max_other_work: float = flag(
+        1.0, help="share of the machine that other processes may use during a point, which else is played again"
+    )
     measured: tuple[str, ...] = flag((), help="files of --json to show and simulate together, instead of measuring")
     simulate: bool = flag(False, help="simulate each point from the times that the services measured of themselves")
     picture: str = flag("", help="file for a picture (SVG) of throughput and time per token by load")

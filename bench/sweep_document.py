@@ -34,7 +34,7 @@ def sweep_document(config: SweepConfig, sweep: Sweep, num_prompts: int) -> dict[
         },
         "calibration": _calibration(sweep.fleet),
         "requests": _requests(sweep, num_prompts, config.max_tokens),
-        "points": [_figures(run) for run in sweep.runs],
+        "points": [_figures(run) | {"is_disturbed": run.other_work > config.max_other_work} for run in sweep.runs],
     }
 
 
@@ -66,9 +66,18 @@ def _figures(swept: SweepRun) -> dict[str, Any]:
         "late_rounds": stats.late_rounds,
         "mean_accepted_length": stats.mean_accepted_length,
         "accepted_by_depth": shares_by_depth(stats),
+        "round_ms": _round_ms(run.completions),
         "client_busy": run.client_busy,
+        "other_work": swept.other_work,
         "steps": [[getattr(step, name) for name in STEP_FIELDS] for step in swept.steps],
     }
+
+
+def _round_ms(completions: Sequence[Completion]) -> float | None:
+    """Between two rounds of a request, as clients see it: its first token comes before its first round."""
+    num_rounds = sum(completion.stats.rounds for completion in completions)
+    seconds = sum(completion.last_token_s - completion.first_token_s for completion in completions)
+    return seconds / num_rounds * 1e3 if num_rounds else None
 
 
 def _calibration(fleet: FleetFacts) -> dict[str, Any]:
@@ -82,16 +91,24 @@ def _calibration(fleet: FleetFacts) -> dict[str, Any]:
     }
 
 
-def _requests(sweep: Sweep, num_prompts: int, max_tokens: int) -> dict[str, list[int | None]]:
-    """Tokens of each prompt, and of its answer where the model ended it; null where no answer came to its end."""
+def _requests(sweep: Sweep, num_prompts: int, max_tokens: int) -> dict[str, Any]:
+    """Of each prompt: its tokens, those of its answer, and speculative rounds and accepted drafts by policy.
+
+    Tokens are null where no answer came to its end.
+    """
     answers: list[list[Completion]] = [[] for _ in range(num_prompts)]
+    drafts: dict[str, list[list[int]]] = {}
     for run in sweep.runs:
+        by_prompt = drafts.setdefault(run.point.policy, [[0, 0] for _ in range(num_prompts)])
         for number, outcome in run.timed.outcomes.items():
             if outcome.completion is not None:
                 answers[number % num_prompts].append(outcome.completion)
+                by_prompt[number % num_prompts][0] += outcome.completion.stats.speculative_rounds
+                by_prompt[number % num_prompts][1] += outcome.completion.stats.accepted_drafts
     return {
         "prompt_tokens": [len(its[0].prompt_ids) if its else None for its in answers],
         "output_tokens": [_output_tokens(its, max_tokens) for its in answers],
+        "drafts": drafts,
     }
 
 

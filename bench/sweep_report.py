@@ -22,7 +22,10 @@ class Prediction:
 
 
 def report(sweeps: Sequence[dict[str, Any]], predictions: Sequence[Prediction]) -> dict[str, Any]:
-    """The document of ``--json``: sweeps as they were measured, and what they come to together."""
+    """The document of ``--json``: sweeps as they were measured, and what they come to together.
+
+    Runs that other processes disturbed count only where there is no other.
+    """
     summary = _summary(_by_key(point for sweep in sweeps for point in sweep["points"]), predictions)
     return {"sweeps": list(sweeps), "summary": summary, "best": _best(summary), "prediction": _errors(summary)}
 
@@ -54,7 +57,7 @@ def _by_key(points: Iterable[dict[str, Any]]) -> dict[_Key, list[dict[str, Any]]
     groups: dict[_Key, list[dict[str, Any]]] = {}
     for point in points:
         groups.setdefault((point["load"], point["policy"]), []).append(point)
-    return groups
+    return {key: [point for point in points if not point["is_disturbed"]] or points for key, points in groups.items()}
 
 
 def _summary(groups: dict[_Key, list[dict[str, Any]]], predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
@@ -70,6 +73,8 @@ def _summary(groups: dict[_Key, list[dict[str, Any]]], predictions: Sequence[Pre
                 "load": load,
                 "is_open": points[0]["is_open"],
                 "policy": policy,
+                "runs": len(points),
+                "is_disturbed": points[0]["is_disturbed"],
                 "tokens_per_s": rate,
                 "least": min(rates),
                 "most": max(rates),

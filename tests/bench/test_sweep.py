@@ -188,6 +188,7 @@ def point(load, policy, rate, **more):
         "ttft_ms": times,
         "tpot_ms": times,
         "mean_accepted_length": None if policy == "off" else 2.0,
+        "is_disturbed": False,
         **more,
     }
 
