@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
@@ -185,15 +186,14 @@ def _opening(message: draft_pb2.OpenSession) -> Opening:
 
 
 def _shapes(extend: ExtendColumns) -> tuple[TreeShape | None, ...]:
-    known: dict[tuple[int, ...], TreeShape] = {}
-    shapes: list[TreeShape | None] = []
+    """Of each session; None asks for no tree. Equal ones are the same object."""
     columns = (extend.num_steps, extend.eagle_topk, extend.num_draft_tokens, extend.min_path_permille)
-    for propose, *numbers in zip(*(column.tolist() for column in (extend.propose, *columns)), strict=True):
-        if not propose:
-            shapes.append(None)
-            continue
-        key = tuple(numbers)
-        if key not in known:
-            known[key] = TreeShape(*key)
-        shapes.append(known[key])
-    return tuple(shapes)
+    numbers = zip(*(column.tolist() for column in columns), strict=True)
+    asks = zip(extend.propose.tolist(), numbers, strict=True)
+    return tuple(_shape(*shape) if proposes else None for proposes, shape in asks)
+
+
+@lru_cache(maxsize=1024)
+def _shape(*numbers: int) -> TreeShape:
+    """Its checks take longer than all else that is to be known of a session's ask."""
+    return TreeShape(*numbers)

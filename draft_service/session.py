@@ -66,6 +66,7 @@ class Session:
         self._newest_round = -1
         self._answer: SessionReply | None = None  # to the newest round, given again when that is repeated
         self._last_rows: Rows | None = None  # up to position committed_len - 1: a tree without new rows starts there
+        self._shape: TreeShape | None = None  # of the params
         self._params: ProposeParams | None = None
 
     @property
@@ -150,10 +151,10 @@ class Session:
     def params_for(self, shape: TreeShape) -> ProposeParams:
         """How its tree of that shape is proposed."""
         params = self._params
-        if params is None or shape != params.shape:
-            self._params = params = ProposeParams.of(
-                shape, seed=self.sampling.seed, temperature=self.sampling.temperature
-            )
+        if params is None or shape is not self._shape:
+            sampling = self.sampling
+            self._shape = shape
+            self._params = params = ProposeParams.of(shape, seed=sampling.seed, temperature=sampling.temperature)
         return params
 
     def reply(self, code: SessionCode, round_: int) -> SessionReply:

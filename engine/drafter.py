@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from engine.draft_batch import ExtendItem, PendingTrees, ProposeParams, attention_batch, row_batch, split_rows
+from engine.few_trees_growth import make_growth
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
 from engine.proposal_ranking import Ranker, RankRows
 from engine.ragged import indptr
-from engine.tree_growth import Beam, TreeGrowth
+from engine.tree_growth import Beam
 from kernels.ops import AttentionBatch, Ops
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
@@ -77,7 +78,7 @@ class Drafter:
         shapes = [item.fitted_shape(self._model.config.draft_vocab_size) for item in items]
         order = np.argsort([-shape.num_steps for shape in shapes], kind="stable")
         items = [items[i] for i in order]
-        growth = TreeGrowth([shapes[i] for i in order])
+        growth = make_growth([shapes[i] for i in order])
         params = [item.propose for item in items if item.propose is not None]
         rows = RankRows.of(params, np.array([item.committed_len + 1 for item in items]))
         scratch = _Scratch(items, [shapes[i] for i in order])

@@ -135,27 +135,35 @@ class StepBuilder:
         base = _concat(self._base, np.int64)
         page_ids = _concat(self._page_ids, np.int32)
         is_causal = np.array(self._is_causal, np.bool_)
-        q_indptr, page_indptr = indptr(num_rows), indptr(-(-(base + num_rows) // self._page_size))
-        request = np.arange(len(num_rows)).repeat(num_rows)
-        first_row = q_indptr[request]
-        local = np.arange(len(tokens)) - first_row
-        starts_at = base[request]
-        page, offset = np.divmod(starts_at + local, self._page_size)
+        page_size = self._page_size
+        q_indptr, page_indptr = indptr(num_rows), indptr((base + num_rows + (page_size - 1)) // page_size)
+        row, first_row, starts_at = np.arange(len(tokens)), q_indptr[:-1].repeat(num_rows), base.repeat(num_rows)
+        local = row - first_row
+        # A request's pages are a run of page_ids: as if its positions began where the run does.
+        page, offset = np.divmod(starts_at + local + page_indptr[:-1].repeat(num_rows) * page_size, page_size)
         links = links_of(_concat(self._parents, np.int32), local, first_row)
         positions = (starts_at + links.depths).astype(np.int32)
-        ancestors, logit_rows, node_indptr = links.ancestors, np.arange(len(tokens), dtype=np.int32), q_indptr
+        ancestors, logit_rows, node_indptr = links.ancestors, row.astype(np.int32), q_indptr
+        nodes = (tokens, positions, links.first_child, links.next_sibling)
         if True in self._is_causal:
-            causal_rows = is_causal[request]
+            causal_rows = is_causal.repeat(num_rows)
             positions = np.where(causal_rows, starts_at + local, positions).astype(np.int32)
             ancestors = np.where(causal_rows, np.uint64(0), ancestors)
             samples = np.array(self._samples, np.bool_)
-            is_node = samples[request] & (~causal_rows | (local == num_rows[request] - 1))
+            last_rows = local == num_rows.repeat(num_rows) - 1
+            is_node = samples.repeat(num_rows) & (~causal_rows | last_rows)
             logit_rows = np.flatnonzero(is_node).astype(np.int32)
             node_indptr = indptr(np.where(is_causal, 1, num_rows)[samples])
+            nodes = (
+                tokens[logit_rows],
+                positions[logit_rows],
+                links.first_child[logit_rows],
+                links.next_sibling[logit_rows],
+            )
         return StepPlan(
             tokens=tokens,
             positions=positions,
-            slots=page_ids[page_indptr[request] + page] * np.int64(self._page_size) + offset,
+            slots=page_ids[page] * np.int64(page_size) + offset,
             attention=AttentionBatch(
                 q_indptr=q_indptr,
                 prefix_len=base.astype(np.int32),
@@ -164,17 +172,11 @@ class StepBuilder:
                 page_ids=page_ids,
                 is_causal=is_causal,
                 ancestors=ancestors,
-                page_size=self._page_size,
+                page_size=page_size,
                 batch_invariant=self._batch_invariant,
             ),
             logit_rows=logit_rows,
-            trees=TreeBatch(
-                node_indptr=node_indptr,
-                tokens=tokens[logit_rows],
-                positions=positions[logit_rows],
-                first_child=links.first_child[logit_rows],
-                next_sibling=links.next_sibling[logit_rows],
-            ),
+            trees=TreeBatch(node_indptr, *nodes),
             move_src=_concat([src for src, _ in self._moves], np.int64),
             move_dst=_concat([dst for _, dst in self._moves], np.int64),
         )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+_FEW_NODES = 48  # up to here lists are faster than arrays: 15 us and not 80 for a tree of 16 nodes
+
 
 @dataclass(frozen=True, slots=True)
 class TreeLinks:
@@ -29,6 +31,8 @@ def links_of(parents: np.ndarray, local: np.ndarray, starts: np.ndarray) -> Tree
     is_child = parents >= 0
     if not is_child.any():
         return _links_of_roots(num_nodes)
+    if num_nodes <= _FEW_NODES:
+        return _links_of_few(parents.tolist(), local.tolist())
     if (parents == local - 1).all():
         return _links_of_chains(local)
     flat = np.arange(num_nodes)
@@ -50,10 +54,37 @@ def links_of(parents: np.ndarray, local: np.ndarray, starts: np.ndarray) -> Tree
     first_child = np.full(num_nodes, -1, np.int32)
     first_child[up[children][::-1]] = local[children][::-1]
     next_sibling = np.full(num_nodes, -1, np.int32)
-    by_parent = children[np.argsort(up[children], kind="stable")]
-    same = up[by_parent[1:]] == up[by_parent[:-1]]
+    by_parent = children[up[children].argsort(kind="stable")]
+    parent_of = up[by_parent]
+    same = parent_of[1:] == parent_of[:-1]
     next_sibling[by_parent[:-1][same]] = local[by_parent[1:][same]]
     return TreeLinks(depths, ancestors, first_child, next_sibling)
+
+
+def _links_of_few(parents: list[int], local: list[int]) -> TreeLinks:
+    depths: list[int] = []
+    ancestors: list[int] = []
+    first_child, next_sibling = [-1] * len(parents), [-1] * len(parents)
+    last_child = next_sibling.copy()  # flat
+    for flat, (parent, place) in enumerate(zip(parents, local, strict=True)):
+        if parent < 0:
+            depths.append(0)
+            ancestors.append(1)
+            continue
+        up = flat - place + parent
+        depths.append(depths[up] + 1)
+        ancestors.append(ancestors[up] | 1 << place)
+        if last_child[up] < 0:
+            first_child[up] = place
+        else:
+            next_sibling[last_child[up]] = place
+        last_child[up] = flat
+    return TreeLinks(
+        np.array(depths, np.int32),
+        np.array(ancestors, np.uint64),
+        np.array(first_child, np.int32),
+        np.array(next_sibling, np.int32),
+    )
 
 
 def _links_of_roots(num_nodes: int) -> TreeLinks:

@@ -108,8 +108,9 @@ class Committer:
     def _note_trees(self, planned: PlannedStep, accept_length: np.ndarray) -> AskedTrees | None:
         """How far each tree was right; for the routers' policies with the late ones. None where no draft was asked."""
         num_trees = len(planned.due.trees)
-        num_nodes = np.diff(planned.plan.trees.node_indptr[: num_trees + 1])
-        trees = np.flatnonzero(num_nodes > 1)
+        node_indptr = planned.plan.trees.node_indptr
+        num_nodes = node_indptr[1 : num_trees + 1] - node_indptr[:num_trees]
+        trees = (num_nodes > 1).nonzero()[0]
         if len(trees) < num_trees:
             num_nodes = num_nodes[trees]
         accepted = accept_length[trees]
@@ -140,7 +141,7 @@ def _note_paths(planned: PlannedStep, walk: WalkResult, *, starts: np.ndarray, s
 
 def _moves(table: SequenceTable, path: np.ndarray, tokens: _Tokens) -> Moves:
     """path: int [n], local index of the node that each token was drawn at; it belongs at its depth."""
-    moved = np.flatnonzero(path != tokens.depth)
+    moved = (path != tokens.depth).nonzero()[0]
     rows, roots = tokens.rows[moved], tokens.roots[moved]
     src = table.slots_at(rows, roots + path[moved])
     return Moves(rows, src, table.slots_at(rows, roots + tokens.depth[moved]))

@@ -87,13 +87,15 @@ class SequenceTable:
 
     def pages_of(self, rows: np.ndarray, num_pages: np.ndarray) -> np.ndarray:
         """int32 [sum of num_pages]: the first pages of each of the rows."""
+        if len(rows) == 1:
+            return self.page_ids[rows.item(0), : num_pages.item(0)].copy()
         width = int(num_pages.max(initial=0))
         return self.page_ids[rows, :width][np.arange(width) < num_pages[:, None]]
 
     def slots_at(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """int64 [n]: the slot of each position."""
-        pages = self.page_ids[rows, positions // self.page_size].astype(np.int64)
-        return pages * self.page_size + positions % self.page_size
+        page, offset = np.divmod(positions, self.page_size)
+        return self.page_ids[rows, page] * np.int64(self.page_size) + offset
 
     def stops_at(self, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """bool [n]: whether the token ends the request of the row."""

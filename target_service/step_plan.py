@@ -69,13 +69,20 @@ def plan_step(due: Schedule, table: SequenceTable) -> PlannedStep:
 def _tree_rows(due: Schedule, table: SequenceTable, rows: np.ndarray) -> TreeRows:
     """rows: of the decoding requests in the schedule's order."""
     trees = [turn.tree for turn in due.trees]
+    num_trees, num_others = len(trees), len(rows) - len(trees)
     committed_len = table.committed_len[rows]
-    num_nodes = np.ones(len(rows), np.int64)
-    tokens = table.tokens[rows, committed_len]
-    parents = np.full(len(rows), -1, np.int32)
-    if trees:
-        num_nodes[: len(trees)] = [tree.num_nodes for tree in trees]
-        tokens = np.concatenate([*(tree.tokens for tree in trees), tokens[len(trees) :]])
-        parents = np.concatenate([*(tree.parents for tree in trees), parents[len(trees) :]])
-    num_pages = (committed_len + num_nodes + table.page_size - 1) // table.page_size
-    return TreeRows(tokens, parents, num_nodes, committed_len, table.pages_of(rows, num_pages))
+    counts = [tree.num_nodes for tree in trees] + [1] * num_others
+    num_nodes = np.array(counts, np.int64)
+    tokens = [tree.tokens for tree in trees]
+    parents = [tree.parents for tree in trees]
+    if num_others:
+        tokens.append(table.tokens[rows[num_trees:], committed_len[num_trees:]])
+        parents.append(np.array([-1] * num_others, np.int32))
+    num_pages = (committed_len + num_nodes + (table.page_size - 1)) // table.page_size
+    return TreeRows(
+        tokens=tokens[0] if len(tokens) == 1 else np.concatenate(tokens),
+        parents=parents[0] if len(parents) == 1 else np.concatenate(parents),
+        num_nodes=num_nodes,
+        committed_len=committed_len,
+        page_ids=table.pages_of(rows, num_pages),
+    )

@@ -1,4 +1,4 @@
-"""The choice of a tree's nodes against a plain search, with fp32 ties made on purpose."""
+"""The choice of a tree's nodes, in arrays and in lists, against a plain search, with fp32 ties made on purpose."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from engine.few_trees_growth import FewTreesGrowth
 from engine.tree_growth import TreeGrowth
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
@@ -67,7 +68,14 @@ def expected_tree(head: CoarseHead, shape: TreeShape) -> DraftTree:
 
 
 def grow(heads: list[CoarseHead], shapes: list[TreeShape]) -> list[DraftTree]:
-    growth = TreeGrowth(shapes)
+    """By both, which agree."""
+    trees = grow_by(TreeGrowth(shapes), heads, shapes)
+    for tree, other in zip(trees, grow_by(FewTreesGrowth(shapes), heads, shapes), strict=True):
+        assert_equal(other, tree)
+    return trees
+
+
+def grow_by(growth: TreeGrowth | FewTreesGrowth, heads: list[CoarseHead], shapes: list[TreeShape]) -> list[DraftTree]:
     parts = [head.children((), growth.width) for head in heads]
     ragged = [head.children((), shape.eagle_topk) for head, shape in zip(heads, shapes, strict=True)]
     for (scores, tokens), (real_scores, real_tokens) in zip(parts, ragged, strict=True):

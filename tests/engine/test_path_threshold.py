@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from engine.few_trees_growth import FewTreesGrowth
 from engine.tree_growth import TreeGrowth
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
@@ -36,7 +37,13 @@ class Chances:
         return chances
 
     def grow(self, *shapes: TreeShape) -> list[DraftTree]:
-        growth = TreeGrowth(shapes)
+        """In arrays and in lists, which agree."""
+        trees = self._grow_by(TreeGrowth(shapes), *shapes)
+        for tree, other in zip(trees, self._grow_by(FewTreesGrowth(shapes), *shapes), strict=True):
+            assert (tree.tokens.tolist(), tree.parents.tolist()) == (other.tokens.tolist(), other.parents.tolist())
+        return trees
+
+    def _grow_by(self, growth: TreeGrowth | FewTreesGrowth, *shapes: TreeShape) -> list[DraftTree]:
         scores, tokens = zip(*(self.children(ROOT, growth.width) for _ in shapes), strict=True)
         growth.start(np.array(scores), np.array(tokens))
         while (beam := growth.next_beam()) is not None:

@@ -56,6 +56,9 @@ def test_links_of_many_random_trees_equal_those_of_each_tree_alone():
     indptr = np.concatenate([[0], np.cumsum([t.num_nodes for t in trees])])
     links = derive_links(np.concatenate([t.parents for t in trees]), indptr)
     for tree, start, stop in zip(trees, indptr[:-1], indptr[1:], strict=True):
+        alone = derive_links(tree.parents, np.array([0, tree.num_nodes]))
+        assert (links.next_sibling[start:stop] == alone.next_sibling).all()
+        assert (links.ancestors[start:stop] == alone.ancestors).all()
         assert (links.depths[start:stop] == tree.depths()).all()
         assert (links.ancestors[start:stop] == tree.ancestors()).all()
         assert (links.first_child[start:stop] == tree.first_child()).all()
