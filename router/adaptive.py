@@ -13,7 +13,8 @@ from paceline.types import TreeShape
 from router.acceptance import AcceptanceModel, RoundsSeen
 from router.cost_model import Batch, CostModel
 from router.goodput import Prompts
-from router.planner import Ladder, PlannerSettings, Situation, TargetPlanner
+from router.plan_rows import PlannerSettings
+from router.planner import Ladder, Situation, TargetPlanner
 
 PLAN_INTERVAL_S = 0.1  # between two looks at the plan; one takes a millisecond or two
 
@@ -53,6 +54,8 @@ class TargetPolicy:
         self._planner = TargetPlanner(model, costs, settings)
         self._rounds: list[tuple[int, int, int, bool]] = []  # slot, index of the shape, accepted, late
         self._growth: TreeShape | None = None  # of the rounds seen last
+        self._num_late = 0  # rounds since the last step
+        self._was_asking = False  # in the last step: a draft that has to catch up first says little about the next ones
         self._decoding = 0
         self._context_tokens = 0.0  # of one request
         self._prompt_steps = 0.0  # faded counts over _RATE_S
@@ -65,8 +68,8 @@ class TargetPolicy:
 
     @property
     def joined(self) -> bool:
-        """Whether all that the target runs should step together with the trees."""
-        return self._planner.joined
+        """Whether all that the target runs should step together with the trees. Not while nothing is planned for."""
+        return self._planner.joined and self._planner.num_requests > 0
 
     def start(self, key: Hashable, now_s: float) -> Ladder:
         """The ladder for a request that begins."""
@@ -81,17 +84,25 @@ class TargetPolicy:
         self._count_prompts(report, now_s)
         if not report.rows:
             return
+        num_late, self._num_late = self._num_late, 0
         if report.requests:
             self._context_tokens = report.context_tokens / report.requests
         if now_s - self._observed_s >= _OBSERVE_INTERVAL_S:
             self._observed_s = now_s
-            self._observe(report)
+            self._observe(report, num_late)
+        self._was_asking = report.drafted + num_late > 0 and not report.prefill_tokens
 
-    def _observe(self, report: StepReport) -> None:
+    def _observe(self, report: StepReport, num_late: int) -> None:
         self.costs.observe_step(report.rows, Batch(report.requests, report.context_tokens), report.step_ms)
-        is_pure = report.drafted == report.requests and not report.prefill_tokens
-        if is_pure and report.wait_ms > 0 and report.drafted and self._growth is not None:
-            self.costs.observe_wait(self._growth, max(1, report.drafted // self.num_drafts), report.wait_ms)
+        num_asked = report.drafted + num_late
+        is_pure = num_asked == report.requests > 0 and not report.prefill_tokens
+        if not is_pure or report.wait_ms <= 0 or not self._was_asking or self._growth is None:
+            return
+        sessions = max(1, num_asked // self.num_drafts)
+        if num_late:
+            self.costs.observe_late(self._growth, sessions, report.wait_ms)
+        else:
+            self.costs.observe_wait(self._growth, sessions, report.wait_ms)
 
     def take_rounds(self, reports: Iterable[RoundReport]) -> None:
         """Those of requests that are not here, and of shapes that the menu lacks, are left out."""
@@ -100,9 +111,12 @@ class TargetPolicy:
             slot, number = slot_of(key), index.get(shape)
             if slot is not None and number is not None:
                 self._rounds.append((slot, number, accepted, late))
+                self._growth = self.model.menu.growth_of(number)
+                self._num_late += late
 
     def is_due(self, now_s: float) -> bool:
-        return now_s - self._planned_s >= PLAN_INTERVAL_S
+        """Whether a plan is worth its time."""
+        return self._planner.num_requests > 0 and now_s - self._planned_s >= PLAN_INTERVAL_S
 
     def plan(self, now_s: float) -> dict[Hashable, Ladder]:
         """Works in what was reported. Returns the ladders that are other ones from now on."""
@@ -115,7 +129,6 @@ class TargetPolicy:
         rounds, self._rounds = self._rounds, []
         if rounds:
             slots, shapes, accepted, late = (np.array(column) for column in zip(*rounds, strict=True))
-            self._growth = self.model.menu.growth_of(int(shapes[-1]))
             self.model.observe(RoundsSeen(slots, shapes, accepted, late), self._planner.skills)
         self._planner.free_slots()
 

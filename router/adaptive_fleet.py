@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
-from paceline.types import TreeShape
+from paceline.types import Rung, TreeShape
 from router.acceptance import AcceptanceModel
 from router.adaptive import RoundReport, StepReport, TargetPolicy
 from router.cost_model import CostModel
@@ -14,7 +14,8 @@ from router.fleet import Fleet
 from router.live_request import LiveRequest
 from router.peer import TargetLoad
 from router.placement import Head
-from router.planner import Ladder, PlannerSettings
+from router.plan_rows import PlannerSettings
+from router.planner import Ladder
 from router.shape_menu import ShapeMenu
 from router.target_link import TargetLink
 
@@ -40,12 +41,13 @@ class _Target:
 class AdaptiveFleet:
     """One policy a target, one acceptance model a head: what one target's requests show counts for all.
 
-    A target or a fleet of drafts that measured nothing (of another version) gets the fallback ladder.
+    default: the tree to begin with, and that of targets and drafts that measured nothing (of another version).
     """
 
-    def __init__(self, fleet: Fleet, fallback: Ladder, *, clock: Callable[[], float]) -> None:
+    def __init__(self, fleet: Fleet, default: TreeShape, *, clock: Callable[[], float]) -> None:
         self._fleet = fleet
-        self._fallback = fallback
+        self._settings = PlannerSettings(default=default)
+        self._fallback = (Rung(0, default),)
         self._clock = clock
         self._targets: dict[str, _Target] = {}
         self._models: dict[tuple[Head, tuple[TreeShape, ...]], AcceptanceModel] = {}
@@ -56,6 +58,11 @@ class AdaptiveFleet:
         """A new stream stands: what an earlier one reported, and was told, is void."""
         self._targets.pop(link.address, None)
         self.refresh(link)
+
+    def retain(self, addresses: Set[str]) -> None:
+        """Targets that are none of these have left for good."""
+        for address in self._targets.keys() - addresses:
+            del self._targets[address]
 
     def refresh(self, link: TargetLink) -> None:
         """A draft came or went. The policy starts anew where that changes what it is calibrated by."""
@@ -98,10 +105,8 @@ class AdaptiveFleet:
         target.load = link.load
         now_s = self._clock()
         target.policy.take_step(_report(link.load), now_s)
-        if not target.policy.is_due(now_s):
-            return []
         changed = []
-        for key, ladder in target.policy.plan(now_s).items():
+        for key, ladder in target.policy.plan(now_s).items() if target.policy.is_due(now_s) else ():
             assert isinstance(key, LiveRequest)
             self._ladders[key] = ladder
             changed.append(key)
@@ -128,7 +133,7 @@ class AdaptiveFleet:
         if key not in self._models:
             self._models[key] = AcceptanceModel(ShapeMenu(proposals.growths))
         costs = CostModel(StepTable(calibration.steps), proposals)
-        return TargetPolicy(self._models[key], costs, PlannerSettings(), now_s=now_s)
+        return TargetPolicy(self._models[key], costs, self._settings, now_s=now_s)
 
 
 def _report(load: TargetLoad) -> StepReport:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from paceline.types import TreeShape
 from router.cost_fit import LeakyFit
 from router.cost_tables import Floats, ProposeTable, StepTable
+from router.local_ratios import LocalRatios
 
 RPC_MS = 1.0  # two messages and the threads that wake, before it was seen
 
-_FORGET = 0.02
+_FORGET = 0.01
 _NOISE = 0.1  # of a time, relative
 _LEAST_NOISE_MS = 0.1
 _OUTLIER = 3.0  # times what was expected, at most: a pause of the machine teaches nothing
+_LEAST_STEP = (0.1, -0.5, 0.0, 0.0)  # more requests and longer contexts never make a step shorter
+_PAST_DEADLINE = 1.25  # what a late tree is taken to have needed, at least
 _REQUESTS = 256.0  # units of the features
 _CONTEXT_TOKENS = 100_000.0
 
@@ -28,34 +33,46 @@ class Batch:
     context_tokens: Floats | float
 
 
+class Costs(Protocol):
+    """What times are asked of."""
+
+    def step_ms(self, rows: Floats, batch: Batch) -> Floats:
+        """Of a step with so many rows, prompt tokens included. [...], of the shape of rows."""
+
+    def wait_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
+        """From a step's end to the trees of so many sessions. [...], of the shape of sessions."""
+
+
 class CostModel:
-    """Calibrated by the services' warm-up, corrected by what steps take.
+    """Calibrated by the services' warm-up, corrected by what steps and waits take in service.
 
     A step's time is the table's at its rows, times a scale, plus parts by requests (the host's work) and by context
-    tokens (attention), all of which a LeakyFit keeps. A wait is the table's at its growth and sessions, scaled,
-    and RPC.
+    tokens (attention), all of which a LeakyFit keeps; a wait is the table's at its growth and sessions, scaled, and
+    RPC. Both times a local ratio: services that warm up at once on the same cores measure each other, and a step
+    between two of a draft on the same cores finds its caches cold, so no scale makes a table right everywhere.
     """
 
     def __init__(self, steps: StepTable, proposals: ProposeTable) -> None:
         self.steps = steps
         self.proposals = proposals
-        self._step_fit = LeakyFit((1.0, 0.0, 0.0, 0.0), (0.1, 0.3, 0.5, 0.5), forget=_FORGET)
-        self._wait_fit = LeakyFit((1.0, RPC_MS), (0.3, RPC_MS), forget=_FORGET)
+        self._step_fit = LeakyFit((1.0, 0.0, 0.0, 0.0), (0.2, 0.2, 0.5, 0.5), least=_LEAST_STEP, forget=_FORGET)
+        self._step_ratios = LocalRatios(steps.rows)
+        self._wait_fit = LeakyFit((1.0, RPC_MS), (0.3, RPC_MS), least=(0.1, 0.0), forget=_FORGET)
+        self._wait_ratios = {growth: LocalRatios(proposals.of(growth).rows) for growth in proposals.growths}
+        self.hopeful: Costs = _Hopeful(self, self._step_ratios, self._wait_ratios)
 
     def step_ms(self, rows: Floats, batch: Batch) -> Floats:
-        """[...], of the shape of rows."""
         scale, constant, by_requests, by_context = self._step_fit.weights
         unit = self.steps.one_row_ms
         rest = constant + by_requests / _REQUESTS * batch.requests + by_context / _CONTEXT_TOKENS * batch.context_tokens
         table = self.steps.at(rows)
-        ms: Floats = np.maximum(scale * table + unit * rest, table / _OUTLIER)
+        ms: Floats = np.maximum(scale * table + unit * rest, table / _OUTLIER) * self._step_ratios.at(rows)
         return ms
 
     def wait_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
-        """From a step's end to the trees of so many sessions. [...], of the shape of sessions."""
         scale, rpc_ms = self._wait_fit.weights
         table = self.proposals.of(growth).at(sessions)
-        ms: Floats = np.maximum(scale * table + rpc_ms, table / _OUTLIER)
+        ms: Floats = np.maximum(scale * table + rpc_ms, table / _OUTLIER) * self._wait_ratios[growth].at(sessions)
         return ms
 
     def observe_step(self, rows: int, batch: Batch, step_ms: float) -> None:
@@ -63,16 +80,53 @@ class CostModel:
         table, unit = self.steps.at_one(rows), self.steps.one_row_ms
         by_context = batch.context_tokens / _CONTEXT_TOKENS
         features = (table, unit, unit * float(batch.requests / _REQUESTS), unit * float(by_context))
-        _observe(self._step_fit, features, step_ms, least=table / _OUTLIER)
+        _observe(_Part(self._step_fit, self._step_ratios, table / _OUTLIER), rows, features, step_ms)
 
     def observe_wait(self, growth: TreeShape, sessions: int, wait_ms: float) -> None:
         """A wait for trees alone, all of one growth."""
         table = self.proposals.of(growth).at_one(sessions)
-        _observe(self._wait_fit, (table, 1.0), wait_ms, least=table / _OUTLIER)
+        part = _Part(self._wait_fit, self._wait_ratios[growth], table / _OUTLIER)
+        _observe(part, sessions, (table, 1.0), wait_ms)
+
+    def observe_late(self, growth: TreeShape, sessions: int, wait_ms: float) -> None:
+        """A wait that was given up: the trees would have taken longer, by how much nobody knows."""
+        least_ms = _PAST_DEADLINE * wait_ms
+        if float(self.wait_ms(growth, np.array([float(sessions)]))[0]) < least_ms:
+            self.observe_wait(growth, sessions, least_ms)
 
 
-def _observe(fit: LeakyFit, features: tuple[float, ...], ms: float, *, least: float) -> None:
-    """least: of what can be expected."""
-    expected = max(fit.expect(features), least)
-    value = min(max(ms, expected / _OUTLIER), expected * _OUTLIER)
-    fit.observe(features, value, noise=_NOISE * expected + _LEAST_NOISE_MS)
+class _Hopeful:
+    """The same costs as short as they may turn out to be."""
+
+    def __init__(self, costs: CostModel, steps: LocalRatios, waits: Mapping[TreeShape, LocalRatios]) -> None:
+        self._costs = costs
+        self._steps = steps
+        self._waits = waits
+
+    def step_ms(self, rows: Floats, batch: Batch) -> Floats:
+        ms: Floats = self._costs.step_ms(rows, batch) * self._steps.hopes(rows)
+        return ms
+
+    def wait_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
+        ms: Floats = self._costs.wait_ms(growth, sessions) * self._waits[growth].hopes(sessions)
+        return ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """least_ms: that its fit can be expected to give."""
+
+    fit: LeakyFit
+    ratios: LocalRatios
+    least_ms: float
+
+
+def _observe(part: _Part, x: float, features: tuple[float, ...], ms: float) -> None:
+    """Both learn at once, each the share of the surprise that its own doubt explains."""
+    factor, local = part.ratios.at_one(x), part.ratios.variance(x)
+    expected = max(part.fit.expect(features), part.least_ms)
+    value = min(max(ms / factor, expected / _OUTLIER), expected * _OUTLIER)
+    noise = _NOISE + _LEAST_NOISE_MS / expected
+    common = part.fit.variance(features) / expected**2
+    part.ratios.observe(x, value / expected, gain=local / (local + common + noise**2))
+    part.fit.observe(features, value, noise=expected * (noise**2 + local) ** 0.5)

@@ -14,13 +14,17 @@ Floats = NDArray[np.float64]
 
 
 class StepTable:
-    """Milliseconds of a step by its rows; straight lines between, and past the last two points. Immutable."""
+    """Milliseconds of a step by its rows; straight lines between, and past the last two points. Immutable.
+
+    A step is measured too long, where something else used the machine, and never too short: so one of fewer rows takes
+    no longer than what was measured of any with more.
+    """
 
     def __init__(self, times: Iterable[tuple[float, float]]) -> None:
-        """times: rows and milliseconds, at least one pair. More rows never count as less work."""
+        """times: rows and milliseconds, at least one pair."""
         pairs = sorted(times)
         self.rows: Floats = np.array([float(rows) for rows, _ in pairs])
-        self.ms: Floats = np.maximum.accumulate([float(ms) for _, ms in pairs])
+        self.ms: Floats = np.minimum.accumulate([float(ms) for _, ms in reversed(pairs)])[::-1].copy()
         self._xs, self._ys = self.rows.tolist(), self.ms.tolist()
 
     @property
@@ -48,13 +52,18 @@ class StepTable:
 
 
 class ProposeTable:
-    """Milliseconds from a batch of asks to its trees, by growth and number of sessions. Immutable."""
+    """Milliseconds from a batch of asks to its trees, by growth and number of sessions. Immutable.
+
+    As with steps, a growth takes no longer than what was measured of one that covers it.
+    """
 
     def __init__(self, times: Iterable[tuple[TreeShape, int, float]]) -> None:
         """times: growth, sessions and milliseconds; any order."""
+        measured = list(times)
         groups: dict[TreeShape, list[tuple[float, float]]] = {}
-        for growth, sessions, ms in times:
-            groups.setdefault(growth, []).append((sessions, ms))
+        for growth, sessions, _ in measured:
+            bound = min(ms for other, count, ms in measured if count >= sessions and _covers(other, growth))
+            groups.setdefault(growth, []).append((sessions, bound))
         self._tables: Mapping[TreeShape, StepTable] = {growth: StepTable(pairs) for growth, pairs in groups.items()}
 
     @property
@@ -64,3 +73,12 @@ class ProposeTable:
     def of(self, growth: TreeShape) -> StepTable:
         """By sessions instead of rows. The growth is one of ``growths``."""
         return self._tables[growth]
+
+
+def _covers(large: TreeShape, small: TreeShape) -> bool:
+    """Whether every tree of the small growth is part of one of the large."""
+    return (
+        large.num_steps >= small.num_steps
+        and large.eagle_topk >= small.eagle_topk
+        and large.num_draft_tokens >= small.num_draft_tokens
+    )

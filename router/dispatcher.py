@@ -155,6 +155,10 @@ class Dispatcher:
             )
 
     def on_ready(self, link: TargetLink) -> None:
+        """The moment, too, to forget the targets that have left: as many as come anew."""
+        known = {target.address for target in self.fleet.targets} | {link.address}
+        self._speculation.retain(known)
+        self._pacing.retain(known)
         self._speculation.forget_load(link)
         self._speculation.take_load(link)
         self._schedule_pump()

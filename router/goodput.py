@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from router.acceptance import Ints
-from router.cost_model import Batch, CostModel
+from router.cost_model import Batch, Costs
 from router.cost_tables import Floats
 from router.shape_menu import OFF, ShapeMenu
 
@@ -61,7 +61,7 @@ class Rate:
 class Goodput:
     """Pure arithmetic over a cost model and a menu."""
 
-    def __init__(self, menu: ShapeMenu, costs: CostModel) -> None:
+    def __init__(self, menu: ShapeMenu, costs: Costs) -> None:
         self._menu = menu
         self._costs = costs
 
@@ -71,6 +71,18 @@ class Goodput:
         rated = self._rate(crowd, batches, prompts, options).goodput
         top = rated.argmax(axis=1)
         return Choice(options[top], rated[np.arange(len(batches)), top])
+
+    def alone(self, crowd: Crowd) -> Floats:
+        """[levels, shapes + 1]: tokens a second of the only request, by its shape; the last, at OFF, decodes plainly.
+
+        Prompts are left out: nobody else is there to have one.
+        """
+        menu, batch = self._menu, Batch(1.0, crowd.context_tokens)
+        waits = np.array([float(self._costs.wait_ms(growth, np.ones(1))[0]) for growth in menu.growths])
+        spent = self._costs.step_ms(menu.num_nodes.astype(float), batch) + waits[menu.growth_index]
+        plain = np.full((len(crowd.share), 1), 1.0) / self._costs.step_ms(np.ones(1), batch)
+        rates: Floats = 1e3 * np.concatenate([crowd.lengths / spent, plain], axis=1)
+        return rates
 
     def of(self, crowd: Crowd, batch: float, prompts: Prompts, shapes: Ints) -> Rate:
         """What one choice, [levels], gives at one batch size."""

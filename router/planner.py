@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from paceline.types import Rung
-from router.acceptance import PRIOR_STD, AcceptanceModel, Ints, Skills
+from router.acceptance import PRIOR_STD, AcceptanceModel, Skills
 from router.cost_model import CostModel
 from router.cost_tables import Floats
-from router.goodput import Choice, Crowd, Goodput, Prompts
+from router.goodput import Crowd, Prompts
+from router.plan_rows import BATCHES, SKILLS, PlannerSettings, PlanRows, row_at
 from router.shape_menu import OFF
 
 Ladder = tuple[Rung, ...]
 
-BATCHES = np.array([1.0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512])
-SKILLS = np.linspace(-1.5, 1.5, 7)  # requests are told apart by the nearest of these
-
 _BAND = 0.25  # a batch that swings by this share around where it was planned keeps its rung
 _REVISE_EVERY = 0.5  # of a window: where nothing changes, the plan is looked at again
 _STICKY = 0.65  # of a step between skills: a request moves to another only past this
-
-
-@dataclass(frozen=True, slots=True)
-class PlannerSettings:
-    """window_s: a request's setting changes at most once in it. margin: gain that a change must promise, a share."""
-
-    window_s: float = 0.5
-    margin: float = 0.03
-    probe_loss: float = 0.01  # share of the goodput that may go into asking what drafts would be accepted now
+_HOPE_EVERY = 8.0  # windows between two trials of what was hardly seen
+_PROBE_EVERY = 4.0  # windows between two probes, at least
+_IDLE_PROBE = 3.0  # times as far apart are probes that pay only where drafts have become more than much better
+_MUCH_BETTER = 0.5  # of a skill
+_FADE_ROUNDS_PER_S = 4.0  # of the record of a request that decodes plainly: half is gone after 17 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +57,23 @@ class TargetPlanner:
         self.model = model
         self.skills = Skills()
         self.joined = False  # all requests and prompts step together with the trees
-        self._goodput = Goodput(model.menu, costs)
+        self._plan = PlanRows(model.menu, costs, settings)
         self._settings = settings
         self._members: dict[Hashable, _Member] = {}
         self._left_slots: list[int] = []
-        self._rows = np.full((len(BATCHES), len(SKILLS)), OFF)
         self._anchor = 1.0
         self._ladders: list[Ladder] = [()] * len(SKILLS)
         self._is_planned = False
-        self._changed_s = self._revised_s = -np.inf
+        self._changed_s = self._revised_s = self._faded_s = -np.inf
+        self._hope_after_s = -np.inf
         self._probe: Hashable | None = None
         self._probe_until_s = -np.inf
         self._probe_after_s = -np.inf
+
+    @property
+    def num_requests(self) -> int:
+        """That are planned for."""
+        return len(self._members)
 
     def slot(self, key: Hashable) -> int | None:
         """The request's place in ``skills``; None for one that is not here."""
@@ -98,70 +97,81 @@ class TargetPlanner:
 
     def free_slots(self) -> None:
         """Rounds of the requests that were removed have been learnt from."""
+        self.model.hear(self.skills, np.array(self._left_slots, np.int64))
         for slot in self._left_slots:
             self.skills.close(slot)
         self._left_slots.clear()
 
     def plan(self, situation: Situation, now_s: float) -> dict[Hashable, Ladder]:
         """The ladders that are other ones from now on."""
-        crowd = self._crowd(situation)
         batch = float(max(situation.decoding, 1))
+        plain = self._plain_members(batch)
+        self._fade(plain.values(), now_s)
+        crowd = self._crowd(self.model.lengths(SKILLS), situation)
         window_s = self._settings.window_s
         is_settled = now_s - self._changed_s >= window_s and now_s - self._revised_s >= _REVISE_EVERY * window_s
         if is_settled or not self._is_planned:
             self._revised_s = now_s
             self._revise(crowd, batch, situation.prompts, now_s)
-        self._choose_probe(crowd, batch, situation.prompts, now_s)
+        if self._probe is not None and now_s >= self._probe_until_s:
+            self._probe = None
+        if self._probe is None and now_s >= self._probe_after_s:
+            self._choose_probe(situation, plain, now_s)
         return self._assign(now_s)
 
-    def _crowd(self, situation: Situation) -> Crowd:
+    def _plain_members(self, batch: float) -> dict[Hashable, _Member]:
+        """Those whom the plan gives no tree."""
+        is_plain = (self._plan.shapes[self._row_in_force(batch)] == OFF).tolist()
+        return {key: member for key, member in self._members.items() if is_plain[member.level]}
+
+    def _fade(self, plain: Iterable[_Member], now_s: float) -> None:
+        """What requests that decode plainly have shown counts less and less: so they are tried again."""
+        slots = np.array([member.slot for member in plain], np.int64)
+        if np.isfinite(self._faded_s) and len(slots):
+            self.skills.fade(slots, _FADE_ROUNDS_PER_S * (now_s - self._faded_s))
+        self._faded_s = now_s
+
+    def _crowd(self, lengths: Floats, situation: Situation) -> Crowd:
         """Skills of this router's requests stand for those of all; a few average ones keep an empty crowd sane."""
         share = np.exp(-0.5 * (SKILLS / PRIOR_STD) ** 2)
         share /= share.sum()
         for member in self._members.values():
             share[member.level] += 1.0
-        lengths = self.model.lengths(SKILLS)
         return Crowd(share / share.sum(), lengths, situation.context_tokens, max(situation.num_drafts, 1))
 
     def _revise(self, crowd: Crowd, batch: float, prompts: Prompts, now_s: float) -> None:
-        new = self._goodput.best(crowd, BATCHES, prompts)
-        changed = self._take_rows(crowd, new, prompts)
-        here = self._row_in_force(batch)
-        ideal = _row_at(batch)
-        is_same = (self._rows[here] == self._rows[ideal]).all()
-        if not self._is_planned or (
-            not self._is_steady(batch)
-            if is_same
-            else self._gains(crowd, batch, prompts, self._rows[ideal], self._rows[here])
-        ):
+        plan = self._plan
+        if self._is_planned:
+            changed = plan.revise(crowd, prompts)
+            if not changed and now_s >= self._hope_after_s and self._members:
+                levels = {member.level for member in self._members.values()}
+                changed = plan.hope(crowd, self._row_in_force(batch), prompts, levels)
+                self._hope_after_s = now_s + _HOPE_EVERY * self._settings.window_s
+        else:
+            plan.begin(crowd, prompts)
+            changed = self._is_planned = True
+        here, ideal = self._row_in_force(batch), row_at(batch)
+        if (plan.shapes[here] == plan.shapes[ideal]).all():
+            moves = not self._is_steady(batch)
+        else:
+            held = plan.rate(crowd, batch, prompts, here).goodput
+            moves = plan.rate(crowd, batch, prompts, ideal).goodput > (1.0 + self._settings.margin) * held
+        if moves:
             self._anchor, changed = batch, True
-        self.joined = self._goodput.of(crowd, batch, prompts, self._rows[self._row_in_force(batch)]).joined
+        self.joined = plan.rate(crowd, batch, prompts, self._row_in_force(batch)).joined
         if changed:
-            self._is_planned = True
             self._changed_s = now_s
             self._ladders = [self._ladder(level) for level in range(len(SKILLS))]
-
-    def _take_rows(self, crowd: Crowd, new: Choice, prompts: Prompts) -> bool:
-        """Takes over the rows of the new choice that promise more than the margin; whether there was one."""
-        held = self._goodput.of_rows(crowd, BATCHES, prompts, self._rows)
-        better = (new.shapes != self._rows).any(axis=1) & (new.goodput > held * (1.0 + self._settings.margin))
-        self._rows[better] = new.shapes[better]
-        return bool(better.any())
-
-    def _gains(self, crowd: Crowd, batch: float, prompts: Prompts, new: Ints, held: Ints) -> bool:
-        goodput = self._goodput
-        better = goodput.of(crowd, batch, prompts, new).goodput
-        return better > (1.0 + self._settings.margin) * goodput.of(crowd, batch, prompts, held).goodput
 
     def _is_steady(self, batch: float) -> bool:
         """Whether a batch that swings by the band keeps its shapes."""
         low, high = (self._row_in_force(factor * batch) for factor in (1.0 - _BAND, 1.0 + _BAND))
-        return bool((self._rows[low : high + 1] == self._rows[low]).all())
+        return bool((self._plan.shapes[low : high + 1] == self._plan.shapes[low]).all())
 
     def _bounds(self) -> Floats:
         """[rows]: the largest batch that each row serves, with the band around the anchor."""
         bounds = np.append(np.floor(np.sqrt(BATCHES[:-1] * BATCHES[1:])), np.inf)
-        row = _row_at(self._anchor)
+        row = row_at(self._anchor)
         low = np.floor((1.0 - _BAND) * self._anchor)
         high = np.ceil((1.0 + _BAND) * self._anchor)
         bounds[:row] = np.minimum(bounds[:row], max(low - 1.0, 0.0))
@@ -173,7 +183,7 @@ class TargetPlanner:
 
     def _ladder(self, level: int) -> Ladder:
         rungs: list[Rung] = []
-        for bound, index in zip(self._bounds().tolist(), self._rows[:, level].tolist(), strict=True):
+        for bound, index in zip(self._bounds().tolist(), self._plan.shapes[:, level].tolist(), strict=True):
             shape = self.model.menu.shape(index)
             most = 0 if bound == np.inf else int(bound)
             if bound < 1.0:
@@ -184,34 +194,27 @@ class TargetPlanner:
                 rungs.append(Rung(most, shape))
         return tuple(rungs[:-1]) if rungs[-1].shape is None else tuple(rungs)
 
-    def _choose_probe(self, crowd: Crowd, batch: float, prompts: Prompts, now_s: float) -> None:
-        """One request now and then speculates where none does, as far as the loss allows."""
-        if self._probe is not None and now_s >= self._probe_until_s:
-            self._probe = None
-        shapes = self._rows[self._row_in_force(batch)]
-        if self._probe is not None or now_s < self._probe_after_s or not self._members or (shapes != OFF).any():
-            return
-        count, since_s = len(self._members), now_s - self._settings.window_s
-        self._probe = next((key for key, member in self._members.items() if member.changed_s <= since_s), None)
+    def _choose_probe(self, situation: Situation, plain: Mapping[Hashable, _Member], now_s: float) -> None:
+        """The one of whom least is known speculates for a window, as often as the loss allows."""
+        window_s, batch = self._settings.window_s, float(max(situation.decoding, 1))
+        ready = [key for key, member in plain.items() if member.changed_s <= now_s - window_s]
+        self._probe = min(ready, key=lambda key: self.skills.precision.item(plain[key].slot), default=None)
         if self._probe is None:
             return
-        small = np.full(len(SKILLS), OFF)
-        small[0] = self._probe_shape()
-        alone = Crowd(
-            np.append(1.0 / count, np.full(len(SKILLS) - 1, (1.0 - 1.0 / count) / (len(SKILLS) - 1))),
-            crowd.lengths,
-            crowd.context_tokens,
-            crowd.num_drafts,
-        )
-        plain = self._goodput.of(crowd, batch, prompts, np.full(len(SKILLS), OFF)).goodput
-        loss = max(0.0, 1.0 - self._goodput.of(alone, batch, prompts, small).goodput / plain)
-        window_s = self._settings.window_s
+        lengths = self.model.lengths(SKILLS)
+        share = np.full(len(SKILLS), (1.0 - 1.0 / len(self._members)) / (len(SKILLS) - 1))
+        share[0] = 1.0 / len(self._members)
+        one = Crowd(share, lengths, situation.context_tokens, max(situation.num_drafts, 1))
+        probed = self._plan.rate_one(one, batch, situation.prompts, self._probe_shape())
+        loss = max(0.0, 1.0 - probed / self._plan.rate_plain(one, batch, situation.prompts))
+        better = self._crowd(self.model.lengths(SKILLS + _MUCH_BETTER), situation)
+        rarely = 1.0 if self._plan.may_pay(better, batch, situation.prompts) else _IDLE_PROBE
         self._probe_until_s = now_s + window_s
-        self._probe_after_s = now_s + window_s * max(4.0, loss / self._settings.probe_loss)
+        self._probe_after_s = now_s + rarely * window_s * max(_PROBE_EVERY, loss / self._settings.probe_loss)
 
     def _probe_shape(self) -> int:
         """The largest tree of the plan's smallest batch that has one, or the menu's smallest."""
-        for row in self._rows:
+        for row in self._plan.shapes:
             drafted = row[row != OFF]
             if len(drafted):
                 return int(drafted[len(drafted) // 2])
@@ -238,8 +241,3 @@ class TargetPlanner:
 
 def _nearest(skill: float) -> int:
     return int(np.abs(SKILLS - skill).argmin())
-
-
-def _row_at(batch: float) -> int:
-    """The row whose batch size is nearest, on a logarithmic scale."""
-    return int(np.abs(np.log(BATCHES / batch)).argmin())

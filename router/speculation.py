@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
-from paceline.types import Rung, SpeculationDecision
+from paceline.types import SpeculationDecision
 from router.adaptive import RoundReport
 from router.adaptive_fleet import AdaptiveFleet
 from router.fleet import Fleet
@@ -23,7 +23,7 @@ class SpeculationControl:
         self._fleet = fleet
         self._metrics = metrics
         self._switches = {link.address: initial_switch(policy) for link in fleet.targets}
-        self._adaptive = AdaptiveFleet(fleet, (Rung(0, policy.shape),), clock=clock)
+        self._adaptive = AdaptiveFleet(fleet, policy.shape, clock=clock)
         self._links: dict[str, Mapping[str, bool] | None] = {}  # each target's to drafts, as revised last
 
     def start(self, link: TargetLink, live: LiveRequest) -> SpeculationDecision:
@@ -44,6 +44,13 @@ class SpeculationControl:
         self._switches[link.address] = initial_switch(self._policy)
         if self._is_adaptive:
             self._adaptive.forget(link)
+
+    def retain(self, addresses: Set[str]) -> None:
+        """Targets that are none of these have left for good."""
+        for address in self._switches.keys() - addresses:
+            del self._switches[address]
+            self._links.pop(address, None)
+        self._adaptive.retain(addresses)
 
     def take_rounds(self, link: TargetLink, rounds: Sequence[RoundReport]) -> None:
         """How rounds of its requests went."""

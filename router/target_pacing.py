@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from router.peer import TargetLoad
@@ -33,6 +33,11 @@ class TargetPacing:
     def forget(self, link: TargetLink) -> None:
         """The stream is over: what was learnt and sent is void."""
         self._watches.pop(link.address, None)
+
+    def retain(self, addresses: Set[str]) -> None:
+        """Targets that are none of these have left for good."""
+        for address in self._watches.keys() - addresses:
+            del self._watches[address]
 
     def take_step(self, link: TargetLink, *, new_tokens: int) -> None:
         """Works in a message of the link: its load, if it brought one; sends other bounds where it asks for them."""

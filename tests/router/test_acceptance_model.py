@@ -85,6 +85,33 @@ def test_requests_are_told_apart_and_shrunk_to_the_average() -> None:
     assert 0 < world.skills.mean[young] < world.skills.mean[good]
 
 
+def test_one_request_that_goes_badly_does_not_make_all_look_bad() -> None:
+    world = World()
+    before = world.length(TREE)
+    slot = world.skills.open()
+    world.rounds(slot, TREE, 0.15, 60)
+    assert world.length(TREE, float(world.skills.mean[slot])) < 1.4
+    assert world.length(TREE) > 0.75 * before
+
+
+def test_many_requests_that_go_badly_do() -> None:
+    world = World()
+    for slot in [world.skills.open() for _ in range(20)]:
+        world.rounds(slot, TREE, 0.15, 40)
+    assert world.length(TREE) < 1.5
+
+
+def test_a_request_that_ends_early_is_heard_by_what_it_showed() -> None:
+    world = World()
+    before = world.length(TREE)
+    slot = world.skills.open()
+    world.rounds(slot, TREE, 0.0, 4)
+    assert world.length(TREE) == pytest.approx(before, rel=0.03)
+    world.model.hear(world.skills, np.array([slot]))
+    world.skills.close(slot)
+    assert 0.8 * before < world.length(TREE) < 0.97 * before
+
+
 def test_what_a_request_showed_on_one_shape_counts_for_all() -> None:
     world = World()
     slot = world.skills.open()
@@ -98,7 +125,7 @@ def test_a_request_without_rounds_fades_to_the_average() -> None:
     slot = world.skills.open()
     world.rounds(slot, TREE, 0.1, 20)
     bad = float(world.skills.mean[slot])
-    world.skills.fade(np.array([slot]), 200.0)
+    world.skills.fade(np.array([slot]), 400.0)
     assert abs(world.skills.mean[slot]) < 0.2 * abs(bad)
 
 

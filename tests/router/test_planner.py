@@ -12,7 +12,7 @@ from router.acceptance import AcceptanceModel
 from router.adaptive import PLAN_INTERVAL_S, RoundReport, StepReport, TargetPolicy
 from router.cost_model import CostModel
 from router.cost_tables import ProposeTable, StepTable
-from router.planner import PlannerSettings
+from router.plan_rows import PlannerSettings
 from router.shape_menu import ShapeMenu
 
 CHAIN, TREE = TreeShape(3, 1, 4), TreeShape(5, 4, 16)
@@ -133,6 +133,31 @@ def test_acceptance_that_recovers_brings_speculation_back() -> None:
         rig.step(8, chance=0.75, rng=rng)
         assert rig.now_s < recovered_s + 60
     assert rig.now_s > recovered_s
+
+
+def test_trees_that_always_come_after_their_deadline_turn_speculation_off() -> None:
+    rig = Rig(8)
+    waited_ms = spent_ms = 0.0
+    while rig.now_s < 20:
+        drafted = [key for key in rig.ladders if rig.shape(key, 8) is not None]
+        wait_ms = 6.0 if drafted else 0.0  # a deadline; the trees take longer
+        rig.now_s += (STEPS.at_one(8) + wait_ms) / 1e3
+        rig.policy.take_rounds([RoundReport(key, TREE, 0, True) for key in drafted])
+        rig.policy.take_step(StepReport(8, 8, 0, 8, 0, 1600, STEPS.at_one(8), wait_ms), rig.now_s)
+        if rig.policy.is_due(rig.now_s):
+            rig.ladders.update(rig.policy.plan(rig.now_s))
+        if rig.now_s > 2:
+            waited_ms, spent_ms = waited_ms + wait_ms, spent_ms + STEPS.at_one(8) + wait_ms
+    assert 0 < waited_ms < 0.04 * spent_ms, "it is tried now and then, and costs next to nothing"
+
+
+def test_it_begins_with_the_default_where_the_calibration_promises_little_more() -> None:
+    small = TreeShape(5, 4, 8)
+    settings = PlannerSettings(default=small)
+    policy = TargetPolicy(AcceptanceModel(MENU), CostModel(STEPS, DRAFT), settings, now_s=0.0)
+    decision = SpeculationDecision("d:1", policy.start(0, 0.0))
+    assert decision.shape_for(1) == small
+    assert decision.shape_for(512) is None
 
 
 def test_a_request_that_ended_is_told_nothing() -> None:

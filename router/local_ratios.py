@@ -1,0 +1,56 @@
+"""LocalRatios: how far a table is off at each of its points, beyond what a common scale explains."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from router.cost_tables import Floats
+
+_STD = 0.15  # of a point's logarithm, before it was seen
+_NOISE = 0.15  # of one observation, in the logarithm
+_MEMORY = 100.0  # observations of a point
+_DOUBT = 0.1  # share that an expected time may be too long by, where nothing was seen
+_DOUBT_SEEN = 8.0  # observations that halve it
+
+
+class LocalRatios:
+    """Logarithms of ratios at the points of a table, straight between; each learns from what is seen beside it.
+
+    A point keeps what it learnt while others are used: what plain steps take is known through a long time of trees.
+    """
+
+    def __init__(self, points: Floats) -> None:
+        """points ascend: rows, or sessions."""
+        self._points = points
+        self._logs: Floats = np.zeros(len(points))
+        self._seen: Floats = np.zeros(len(points))
+
+    def at(self, x: Floats) -> Floats:
+        """Factors, [...], of the shape of x."""
+        factors: Floats = np.exp(np.interp(x, self._points, self._logs))
+        return factors
+
+    def hopes(self, x: Floats) -> Floats:
+        """Factors below 1 where little was seen: how short the time may turn out. [...], of the shape of x."""
+        hopes: Floats = 1.0 - _DOUBT * np.interp(x, self._points, _DOUBT_SEEN / (_DOUBT_SEEN + self._seen))
+        return hopes
+
+    def at_one(self, x: float) -> float:
+        """``at`` of one number."""
+        return float(np.exp(np.interp(x, self._points, self._logs)))
+
+    def variance(self, x: float) -> float:
+        """Of the logarithm there."""
+        seen = float(np.interp(x, self._points, self._seen))
+        return 1.0 / (_STD**-2 + seen / _NOISE**2)
+
+    def observe(self, x: float, ratio: float, *, gain: float) -> None:
+        """ratio: what was seen over all that was expected, this factor included. gain: the share that is learnt."""
+        right = min(int(np.searchsorted(self._points, x)), len(self._points) - 1)
+        left = max(right - 1, 0) if self._points[right] > x else right
+        gap = float(self._points[right] - self._points[left])
+        share = 1.0 if gap <= 0 else float(x - self._points[left]) / gap
+        total = share**2 + (1.0 - share) ** 2
+        for point, weight in {left: 1.0 - share, right: share}.items():
+            self._logs[point] += gain * weight / total * np.log(ratio)
+            self._seen[point] = min(self._seen[point] + weight, _MEMORY)

@@ -1,0 +1,121 @@
+"""PlanRows: the shapes of every batch size and skill, taken over, held, and tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline.types import TreeShape
+from router.cost_model import CostModel
+from router.goodput import Crowd, Goodput, Prompts, Rate
+from router.shape_menu import OFF, ShapeMenu
+
+BATCHES = np.array([1.0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512])
+SKILLS = np.linspace(-1.5, 1.5, 7)  # requests are told apart by the nearest of these
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """window_s: a request's setting changes at most once in it. margin: gain that a change must promise, a share."""
+
+    window_s: float = 0.5
+    margin: float = 0.03
+    probe_loss: float = 0.01  # share of the goodput that may go into asking what drafts would be accepted now
+    default: TreeShape | None = None  # what to begin with, unless the calibration promises more than trust
+    trust: float = 0.2  # gain that an untested calibration must promise
+
+
+class PlanRows:
+    """shapes: [batches, levels], a shape's index or OFF. Pure.
+
+    At one request each level is planned for itself, for the request is all there is; at more, all levels together.
+    """
+
+    def __init__(self, menu: ShapeMenu, costs: CostModel, settings: PlannerSettings) -> None:
+        self.shapes = np.full((len(BATCHES), len(SKILLS)), OFF)
+        self._goodput = Goodput(menu, costs)
+        self._hopeful = Goodput(menu, costs.hopeful)
+        self._menu = menu
+        self._settings = settings
+
+    def begin(self, crowd: Crowd, prompts: Prompts) -> None:
+        """The first shapes: the best by the calibration alone, or the default where that is not far behind."""
+        self.shapes[:] = self._goodput.best(crowd, BATCHES, prompts).shapes
+        self.shapes[0] = _best_of(self._goodput.alone(crowd))
+        number = OFF if self._settings.default is None else self._menu.index.get(self._settings.default, OFF)
+        if number == OFF:
+            return
+        default = np.full_like(self.shapes, number)
+        factor = 1.0 + self._settings.trust
+        rates = self._goodput.of_rows(crowd, BATCHES, prompts, self.shapes)
+        near = factor * self._goodput.of_rows(crowd, BATCHES, prompts, default) >= rates
+        self.shapes[near] = number
+        alone, levels = self._goodput.alone(crowd), np.arange(len(SKILLS))
+        best = _best_of(alone)
+        self.shapes[0] = np.where(factor * alone[:, number] >= alone[levels, best], number, best)
+
+    def revise(self, crowd: Crowd, prompts: Prompts) -> bool:
+        """Takes over what promises more than the margin; whether there was any."""
+        factor = 1.0 + self._settings.margin
+        held = self._goodput.of_rows(crowd, BATCHES, prompts, self.shapes)
+        new = self._goodput.best(crowd, BATCHES, prompts)
+        better = (new.shapes != self.shapes).any(axis=1) & (new.goodput > held * factor)
+        better[0] = False
+        self.shapes[better] = new.shapes[better]
+        alone, levels = self._goodput.alone(crowd), np.arange(len(SKILLS))
+        best = _best_of(alone)
+        gains = alone[levels, best] > factor * alone[levels, self.shapes[0]]
+        self.shapes[0] = np.where(gains, best, self.shapes[0])
+        return bool(better.any() or gains.any())
+
+    def hope(self, crowd: Crowd, row: int, prompts: Prompts, levels: Iterable[int]) -> bool:
+        """Tries at one row what would be better if it took as little as it may; whether there is such a thing.
+
+        levels: of the requests that are there. What the trial shows decides at the next ``revise``.
+        """
+        factor = 1.0 + self._settings.margin
+        if row == 0:
+            hoped, held = self._hopeful.alone(crowd), self._goodput.alone(crowd)
+            best = _best_of(hoped)
+            tried = [
+                level for level in levels if hoped[level, best[level]] > factor * held[level, self.shapes[0, level]]
+            ]
+            self.shapes[0, tried] = best[tried]
+            return bool(tried)
+        hope = self._hopeful.best(crowd, BATCHES[row : row + 1], prompts)
+        is_same = bool((hope.shapes[0] == self.shapes[row]).all())
+        if is_same or hope.goodput[0] <= factor * self.rate(crowd, BATCHES[row], prompts, row).goodput:
+            return False
+        self.shapes[row] = hope.shapes[0]
+        return True
+
+    def rate(self, crowd: Crowd, batch: float, prompts: Prompts, row: int) -> Rate:
+        """What one row's shapes give at a batch size."""
+        return self._goodput.of(crowd, batch, prompts, self.shapes[row])
+
+    def rate_plain(self, crowd: Crowd, batch: float, prompts: Prompts) -> float:
+        """Tokens a second without speculation."""
+        return self._goodput.of(crowd, batch, prompts, np.full(len(SKILLS), OFF)).goodput
+
+    def rate_one(self, crowd: Crowd, batch: float, prompts: Prompts, shape: int) -> float:
+        """Tokens a second where the first level takes the shape and all others decode plainly."""
+        shapes = np.full(len(SKILLS), OFF)
+        shapes[0] = shape
+        return self._goodput.of(crowd, batch, prompts, shapes).goodput
+
+    def may_pay(self, crowd: Crowd, batch: float, prompts: Prompts) -> bool:
+        """Whether any tree would be worth its time in that crowd, if it took as little as it may."""
+        return bool((self._hopeful.best(crowd, np.array([batch]), prompts).shapes != OFF).any())
+
+
+def row_at(batch: float) -> int:
+    """The row whose batch size is nearest, on a logarithmic scale."""
+    return int(np.abs(np.log(BATCHES / batch)).argmin())
+
+
+def _best_of(rates: np.ndarray) -> np.ndarray:
+    """[levels]: of [levels, shapes + 1], whose last column is OFF."""
+    best = rates.argmax(axis=1)
+    return np.where(best == rates.shape[1] - 1, OFF, best)
