@@ -28,19 +28,25 @@ class AttentionTiles:
 
 
 def make_tiles(batch: AttentionBatch) -> AttentionTiles:
-    q_len = np.diff(batch.q_indptr).astype(np.int64)
-    kv_len = (batch.prefix_len + batch.local_len).astype(np.int64)
-    num_tiles = -(-q_len // _TILE_ROWS)
-    request = np.repeat(np.arange(len(q_len)), num_tiles)
-    first = (np.arange(len(request)) - (np.cumsum(num_tiles) - num_tiles)[request]) * _TILE_ROWS
+    starts = batch.q_indptr[:-1]
+    q_len = batch.q_indptr[1:] - starts
+    kv_len = batch.prefix_len + batch.local_len
+    num_tiles = (q_len + (_TILE_ROWS - 1)) // _TILE_ROWS
+    request = np.arange(len(q_len)).repeat(num_tiles)
+    first = (np.arange(len(request)) - (num_tiles.cumsum() - num_tiles)[request]) * _TILE_ROWS
     rows = np.minimum(q_len[request] - first, _TILE_ROWS)
-    is_causal = batch.is_causal[request]
-    seen = kv_len[request] - q_len[request] + first + 1
-    end = np.where(is_causal, seen + rows - 1, kv_len[request])
-    begin, first_page = batch.q_indptr[:-1][request], batch.page_indptr[:-1][request]
-    columns = [begin + first, rows, first_page, batch.prefix_len[request], end, seen, is_causal]
+    is_causal, ends = batch.is_causal[request], kv_len[request]
+    seen = ends - q_len[request] + first + 1
+    table = np.empty((len(request), 7), np.int64)
+    table[:, 0] = starts[request] + first
+    table[:, 1] = rows
+    table[:, 2] = batch.page_indptr[:-1][request]
+    table[:, 3] = batch.prefix_len[request]
+    table[:, 4] = np.where(is_causal, seen + rows - 1, ends)
+    table[:, 5] = seen
+    table[:, 6] = is_causal
     return AttentionTiles(
-        table=torch.from_numpy(np.stack([column.astype(np.int64) for column in columns], axis=1)).contiguous(),
+        table=torch.from_numpy(table),
         ancestors=torch.from_numpy(batch.ancestors.view(np.int64)).contiguous(),
         page_ids=torch.from_numpy(batch.page_ids.astype(np.int32)),
         page_size=batch.page_size,
