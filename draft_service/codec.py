@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import cast
 
 import numpy as np
@@ -24,7 +23,7 @@ from paceline.codec import (
 )
 from paceline.errors import InvalidInputError, MismatchError, PacelineError, WireError
 from paceline.rounds import ExtendColumns, RawTensor, VerifyColumns
-from paceline.types import TreeShape
+from paceline.types import TreeShape, tree_shape
 from paceline.v1 import common_pb2, draft_pb2
 
 MAX_SYNC_BYTES = 1 << 20
@@ -186,14 +185,8 @@ def _opening(message: draft_pb2.OpenSession) -> Opening:
 
 
 def _shapes(extend: ExtendColumns) -> tuple[TreeShape | None, ...]:
-    """Of each session; None asks for no tree. Equal ones are the same object."""
+    """Of each session; None asks for no tree."""
     columns = (extend.num_steps, extend.eagle_topk, extend.num_draft_tokens, extend.min_path_permille)
     numbers = zip(*(column.tolist() for column in columns), strict=True)
     asks = zip(extend.propose.tolist(), numbers, strict=True)
-    return tuple(_shape(*shape) if proposes else None for proposes, shape in asks)
-
-
-@lru_cache(maxsize=1024)
-def _shape(*numbers: int) -> TreeShape:
-    """Its checks take longer than all else that is to be known of a session's ask."""
-    return TreeShape(*numbers)
+    return tuple(tree_shape(*shape) if proposes else None for proposes, shape in asks)

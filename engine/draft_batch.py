@@ -15,7 +15,7 @@ from engine.pool import HeadCache
 from engine.ragged import indptr
 from kernels.ops import AttentionBatch
 from paceline.tree import DraftTree
-from paceline.types import MAX_SCRATCH_NODES, TreeShape
+from paceline.types import MAX_SCRATCH_NODES, TreeShape, tree_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,6 @@ class ProposeParams:
     def of(cls, shape: TreeShape, *, seed: int, temperature: float) -> ProposeParams:
         numbers = shape.num_steps, shape.eagle_topk, shape.num_draft_tokens
         return cls(*numbers, seed=seed, temperature=temperature, min_path_permille=shape.min_path_permille)
-
-    @property
-    def shape(self) -> TreeShape:
-        return TreeShape(self.num_steps, self.eagle_topk, self.num_draft_tokens, self.min_path_permille)
 
     @property
     def min_score(self) -> float:
@@ -72,7 +68,7 @@ class ExtendItem:
         topk = min(asked.eagle_topk, draft_vocab_size)
         num_steps = min(asked.num_steps, 1 + (self.table.capacity - self.committed_len) // topk)
         num_nodes = min(asked.num_draft_tokens, TreeShape.max_nodes(num_steps, topk))
-        return TreeShape(num_steps, topk, num_nodes, asked.min_path_permille)
+        return tree_shape(num_steps, topk, num_nodes, asked.min_path_permille)
 
 
 class PendingTrees(Protocol):

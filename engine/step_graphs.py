@@ -18,6 +18,7 @@ from kernels.ops import AttentionBuffers, AttentionPlan
 _ROWS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 # Prompt chunks want few logits of many rows: 512 rows x 49152 tokens in fp32 would be 100 MB to write.
 _FEW_NODES = (64, 256)
+_MAX_FITS = 4096  # steps' sizes whose graph is remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class StepGraphs:
         self._attention = attention
         self._sizes = graph_sizes(attention.limits.max_rows)
         self._inputs = StepInputs(self._sizes[0].num_values, spare_slot=cache.spare_slot, device=cache.k[0].device)
+        self._fits: dict[StepSize, StepSize | None] = {}
         self._outputs: StepOutput | None = None  # as large as those of the largest size, which runs first
         nothing = StepBuilder(cache.page_size).build()
         attention.load(nothing.attention)
@@ -73,7 +75,11 @@ class StepGraphs:
         if batch.batch_invariant or not within or plan.num_rows == 0:
             return None
         wanted = StepSize.of(plan)
-        return next((size for size in reversed(self._sizes) if size.holds(wanted)), None)
+        if wanted not in self._fits:
+            if len(self._fits) == _MAX_FITS:
+                self._fits.clear()
+            self._fits[wanted] = next((size for size in reversed(self._sizes) if size.holds(wanted)), None)
+        return self._fits[wanted]
 
     def run(self, plan: StepPlan, size: StepSize) -> StepOutput:
         """Loads the plan and launches its step. MUTATES the cache as the forward does, and the output of the step

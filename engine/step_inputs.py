@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -92,6 +93,7 @@ def _arrays(plan: StepPlan) -> tuple[np.ndarray, ...]:
     return plan.tokens, plan.positions, plan.slots, plan.logit_rows, plan.move_src, plan.move_dst
 
 
+@lru_cache(maxsize=1024)
 def _layout(size: StepSize) -> tuple[Sequence[int], Sequence[int]]:
     """Start and length of each tensor in the buffer."""
     lengths = [size.num_rows] * 3 + [size.num_nodes] + [size.num_moves] * 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from paceline.errors import InvalidInputError
 from paceline.tree import MAX_NODES
@@ -83,6 +84,12 @@ class TreeShape:
     def max_nodes(num_steps: int, eagle_topk: int) -> int:
         """Candidates of a full beam, and the root."""
         return 1 + eagle_topk + (num_steps - 1) * eagle_topk**2
+
+
+@lru_cache(maxsize=1024)
+def tree_shape(num_steps: int, eagle_topk: int, num_draft_tokens: int, min_path_permille: int = 0) -> TreeShape:
+    """A TreeShape that is often made: equal ones are one object, checked once."""
+    return TreeShape(num_steps, eagle_topk, num_draft_tokens, min_path_permille)
 
 
 @dataclass(frozen=True, slots=True)
