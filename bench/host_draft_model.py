@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bench.host_path_model import NEXT_TOKEN
+from bench.host_path_model import NEXT_TOKEN, wait_until
 from engine.device_drafter import DeviceDrafter, DrafterLimits
 from engine.draft_batch import ExtendItem, PendingTrees
 from engine.graph_capture import Launch
@@ -77,7 +77,7 @@ class _Stamped:
 
     def trees(self) -> list[DraftTree | None]:
         self.stamp()
-        time.sleep(max(0.0, self.due_s - time.monotonic()))
+        wait_until(self.due_s)
         return self.pending.trees()
 
 

@@ -31,6 +31,13 @@ class Stamps:
     known_s: list[float] = field(default_factory=list)
 
 
+def wait_until(due_s: float) -> None:
+    """On the monotonic clock."""
+    left_s = due_s - time.monotonic()
+    if left_s > 0:
+        time.sleep(left_s)
+
+
 class _KnownWalk:
     def __init__(self, walk: WalkResult, stamps: Stamps, due_s: float) -> None:
         self._walk = walk
@@ -38,7 +45,7 @@ class _KnownWalk:
         self._due_s = due_s
 
     def result(self) -> WalkResult:
-        time.sleep(max(0.0, self._due_s - time.monotonic()))
+        wait_until(self._due_s)
         self._stamps.known_s.append(time.thread_time())
         return self._walk
 
