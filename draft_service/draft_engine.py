@@ -129,7 +129,7 @@ class DraftEngine:
         for session, round_, base_len, count, shape, part in zip(*columns, message.shapes, features, strict=True):
             stop = start + count
             rows = Rows(extend.verified_id[start:stop], part)
-            ask = Ask(round_, base_len, rows, shape, message.arrived_s)
+            ask = Ask.of(round_, base_len, rows, shape=shape, arrived_s=message.arrived_s)
             table.extend(message.target, session, ask, stream=message.stream, replies=replies)
             start = stop
 

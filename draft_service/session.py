@@ -27,11 +27,11 @@ class Ask(NamedTuple):
     rows: Rows  # none: a tree at base_len
     shape: TreeShape | None
     arrived_s: float
+    stop: int  # the length at which the tree is asked for: base_len and the rows
 
-    @property
-    def stop(self) -> int:
-        """The length at which the tree is asked for."""
-        return self.base_len + len(self.rows)
+    @classmethod
+    def of(cls, round_: int, base_len: int, rows: Rows, *, shape: TreeShape | None, arrived_s: float) -> Ask:
+        return cls(round_, base_len, rows, shape, arrived_s, base_len + len(rows))
 
 
 class Work(NamedTuple):
@@ -169,7 +169,7 @@ class Session:
     def _accept(self, ask: Ask) -> SessionReply | None:
         self._newest_round = ask.round
         self._parked = None
-        if len(ask.rows):
+        if ask.stop > ask.base_len:
             self.queue.put(ask.rows)
         elif self.arrived_len == 0 or (ask.shape is None and self.queue.num_rows == 0):
             self.ask = None

@@ -20,7 +20,7 @@ def rows(start: int, count: int) -> Rows:
 
 
 def ask(round_: int, base_len: int, count: int, shape: TreeShape | None = SHAPE) -> Ask:
-    return Ask(round_, base_len, rows(base_len, count), shape, 0.0)
+    return Ask.of(round_, base_len, rows(base_len, count), shape=shape, arrived_s=0.0)
 
 
 def session() -> Session:

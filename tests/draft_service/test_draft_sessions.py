@@ -36,7 +36,7 @@ class Bench:
 
     def extend(self, session: int, base_len: int, count: int, *, round_: int = 1, target: int = 7) -> Replies:
         replies = Replies()
-        ask = Ask(round_, base_len, _rows(count), SHAPE, 0.0)
+        ask = Ask.of(round_, base_len, _rows(count), shape=SHAPE, arrived_s=0.0)
         self.table.extend(target, session, ask, stream=1, replies=replies)
         return replies
 
