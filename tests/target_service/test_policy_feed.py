@@ -47,6 +47,7 @@ def test_random_decisions_change_no_token(loop, make_prophet, seed):
         loop.clock.now_s += float(rng.choice([0.0, 0.001, 1.0]))
         if len(outputs) == len(prompts) and not loop.parts.requests.sequences:
             break
+    loop.settle()
     assert [output.tokens for output in outputs] == plain
     assert sum(output.finish.stats.speculative_rounds for output in outputs) > 5
     loop.check_all_pages_free()
@@ -130,6 +131,7 @@ def test_joined_prompts_and_plain_requests_wait_for_the_trees(loop, make_prophet
     outputs.append(loop.submit(51, prompts[1], params=LONG, decision=off()))
     outputs.append(loop.submit(52, prompts[2], params=LONG, decision=off()))
     loop.turn()
+    loop.turn()  # the step before has been told by now
     steps = len(loop.emissions)
     loop.turn()
     assert loop.parts.requests.sequences and len(loop.emissions) == steps, "it stepped while a tree was on its way"
