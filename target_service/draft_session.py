@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
@@ -17,7 +17,8 @@ class TreeVerdict(enum.Enum):
     WRONG = "wrong"  # another length, root or size than asked: the draft is at fault
 
 
-class ArrivedTree(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ArrivedTree:
     """One entry of a VerifyInput."""
 
     round: int

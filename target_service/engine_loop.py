@@ -43,7 +43,7 @@ from target_service.step_runner import StepRunner
 IDLE_WAIT_S = 1.0  # between looks at the drafts, at most
 # Orders wait for the interpreter's lock while this thread puts a step's news together: 0.45 ms of a round of 10 ms, one
 # H200 at the 8B shape. So the news waits until they have left.
-_HEAD_START_S = 0.0003
+HEAD_START_S = 0.0003
 
 _FOR_THE_NEXT_STEP = (TreesArrived, RowsSynced)  # after these the drafts are asked no sooner than after that step
 
@@ -130,12 +130,12 @@ class EngineLoop:
             self._run_step(due, now_s)
             if self._has_sent and not self._parts.runner.is_asynchronous:
                 self._has_sent = False
-                return _HEAD_START_S
+                return HEAD_START_S
             return 0.0
         self._hand_over_late()
         if self._has_sent and self._reporter.holds_step:
             self._has_sent = self._is_idle = False
-            return _HEAD_START_S
+            return HEAD_START_S
         self._reporter.flush_changes()
         if due.until_s is None:
             self._waiting_since_s = None

@@ -8,6 +8,7 @@ import pytest
 from paceline.tree import DraftTree
 from paceline.types import SamplingParams, TreeShape
 from target_service.draft_session import ArrivedTree
+from target_service.engine_loop import HEAD_START_S, IDLE_WAIT_S
 from target_service.events import (
     Cancelled,
     LinkEpoch,
@@ -60,7 +61,7 @@ def test_a_draft_that_hangs_costs_a_request_one_deadline(loop, head_draft):
     while output.finish is None:
         wait_s = loop.turn()
         head_draft.serve()
-        waits += wait_s > 0
+        waits += HEAD_START_S < wait_s < IDLE_WAIT_S
         loop.clock.now_s += wait_s
     assert waits == 1
     assert len(head_draft.asks) == 1
