@@ -56,7 +56,7 @@ class LoopHistogram(Collector):
         self._name = name
         self._text = text
         self._bounds = tuple(bounds)
-        self._labels = [floatToGoString(bound) for bound in (*bounds, math.inf)]
+        self._labels = [floatToGoString(bound) for bound in (*bounds, math.inf)]  # type: ignore[no-untyped-call]
         self._counts = [0] * len(self._labels)
         self._sum = 0.0
         registry.register(self)
