@@ -22,13 +22,20 @@ class StepTimes:
         self._rows = rows
         self._step_ms = step_ms
         self._scale = 1.0
+        self._between: dict[int, float] = {}  # of rows that were asked for
 
     def expect(self, num_rows: int) -> float:
-        return self._scale * float(np.interp(num_rows, self._rows, self._step_ms))
+        return self._scale * self._at_warm_up(num_rows)
 
     def observe(self, num_rows: int, step_ms: float) -> None:
-        ratio = step_ms / float(np.interp(num_rows, self._rows, self._step_ms))
+        ratio = step_ms / self._at_warm_up(num_rows)
         self._scale += _SMOOTHING * (ratio - self._scale)
+
+    def _at_warm_up(self, num_rows: int) -> float:
+        step_ms = self._between.get(num_rows)
+        if step_ms is None:
+            step_ms = self._between[num_rows] = float(np.interp(num_rows, self._rows, self._step_ms))
+        return step_ms
 
 
 class TreeDeadline:
