@@ -52,7 +52,7 @@ class Drafter:
         asked = [i for i, item in enumerate(items) if item.propose is not None]
         for group in self._groups(asked, items):
             members = [items[i] for i in group]
-            grown = self._grow(members, torch.stack([last_hidden[i] for i in group]))
+            grown = self._grow(members, [last_hidden[i] for i in group])
             for i, tree in zip(group, grown, strict=True):
                 trees[i] = tree
         return trees
@@ -73,31 +73,31 @@ class Drafter:
                 last[piece.place] = hidden[row]
         return last
 
-    def _grow(self, items: Sequence[ExtendItem], hidden: Tensor) -> list[DraftTree]:
-        """hidden: [items, H] of their last rows."""
+    def _grow(self, items: Sequence[ExtendItem], last_hidden: Sequence[Tensor]) -> list[DraftTree]:
+        """last_hidden: [H] of each item's last row."""
         shapes = [item.fitted_shape(self._model.config.draft_vocab_size) for item in items]
-        order = np.argsort([-shape.num_steps for shape in shapes], kind="stable")
-        items = [items[i] for i in order]
-        growth = make_growth([shapes[i] for i in order])
+        order = sorted(range(len(items)), key=lambda i: -shapes[i].num_steps)
+        items, shapes = [items[i] for i in order], [shapes[i] for i in order]
+        growth = make_growth(shapes)
         params = [item.propose for item in items if item.propose is not None]
         rows = RankRows.of(params, np.array([item.committed_len + 1 for item in items]))
-        scratch = _Scratch(items, [shapes[i] for i in order])
+        scratch = _Scratch(items, shapes)
 
-        hidden = hidden[torch.from_numpy(order).to(hidden.device)]
+        hidden = torch.stack([last_hidden[i] for i in order])
         growth.start(*self._ranker.rank(hidden, rows, growth.width))
         level = 0
         while (beam := growth.next_beam()) is not None:
             level += 1
             hidden = self._forward(
                 beam.tokens,
-                hidden[torch.from_numpy(beam.parent_row).to(hidden.device)],
+                hidden.index_select(0, torch.from_numpy(beam.parent_row).to(hidden.device)),
                 positions=scratch.committed_len[beam.session] + level - 1,
                 slots=scratch.slots[scratch.start[beam.session] + beam.local],
                 batch=scratch.attention_batch(beam, level),
             )
             growth.add(*self._ranker.rank(hidden, rows.take(beam.session, level), growth.width))
         trees = growth.trees([int(item.tokens[-1]) for item in items])
-        return [trees[i] for i in np.argsort(order)]
+        return [tree for _, tree in sorted(zip(order, trees, strict=True), key=lambda pair: pair[0])]
 
     def _forward(
         self, tokens: np.ndarray, hidden: Tensor, *, positions: np.ndarray, slots: np.ndarray, batch: AttentionBatch

@@ -155,4 +155,4 @@ class HeadModel:
     @torch.inference_mode()
     def target_ids(self, draft_ids: Tensor) -> Tensor:
         """int64, any shape -> the target's ids, the same shape."""
-        return self._vocabulary.target_ids[draft_ids]
+        return self._vocabulary.target_ids.index_select(0, draft_ids.reshape(-1)).view(draft_ids.shape)
