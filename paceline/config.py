@@ -48,8 +48,8 @@ def build_parser(cls: type[Any], *, prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def add_flags(parser: argparse.ArgumentParser, cls: type[Any]) -> None:
-    """Adds the class's flags to a parser."""
+def add_flags(parser: argparse._ActionsContainer, cls: type[Any]) -> None:
+    """Adds the class's flags to a parser, or to a group of one."""
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         if "help" not in field.metadata:

@@ -9,6 +9,7 @@ from paceline.errors import PacelineError
 from paceline.logs import set_up_logging
 from training.config import PROG, parse
 from training.pipeline import Pipeline
+from training.rehearsal import clear, rehearsal_of
 
 _INTERRUPTED = 130
 
@@ -18,6 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         config = parse(sys.argv[1:] if argv is None else argv)
         set_up_logging("training", level="info")
+        if config.run.rehearse:
+            config = rehearsal_of(config)
+            clear(config)
         Pipeline(config).run()
         return 0
     except PacelineError as error:

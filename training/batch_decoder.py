@@ -16,7 +16,7 @@ from training.sources import Source
 _PAGE_SIZE = 16
 _GRAPH_CHUNK_ROWS = 256  # rows beside the lanes' own that a captured step has for openings
 _EAGER_CHUNK_ROWS = 2048
-_MOST_LANES = 1024
+_MOST_LANES = 2048
 _CPU_LANES = 16
 _POOL_SHARE = 0.6  # of a GPU's free memory; logits and captured steps take some of the rest
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.corpus import ANSWER, QUESTION, TEMPLATE, Corpus
+from training.corpus import Corpus
 
 _WINDOW = 64  # batches' worth of conversations that are sorted by length together
 
@@ -39,9 +39,6 @@ class Batches:
         assert len(indices)
         self._corpus, self._indices, self._rules = corpus, indices, rules
         self._lengths = np.minimum(corpus.lengths[indices], rules.sequence_tokens)
-        table = np.zeros(3, np.float32)
-        table[TEMPLATE], table[QUESTION], table[ANSWER] = 0, rules.question_weight, 1
-        self._weights = table[corpus.regions()]
         self._plan: tuple[int, list[np.ndarray]] = (-1, [])
 
     @property
@@ -93,6 +90,9 @@ class Batches:
         lengths = self._lengths[places]
         column = np.arange(lengths.max())
         is_token = column < lengths[:, None]
-        flat = np.where(is_token, self._corpus.offsets[self._indices[places]][:, None] + column, 0)
-        tokens = np.where(is_token, self._corpus.tokens[flat], 0).astype(np.int64)
-        return Batch(tokens, lengths, np.where(is_token, self._weights[flat], np.float32(0)))
+        corpus, at = self._corpus, self._indices[places, None]
+        flat = np.where(is_token, corpus.offsets[at] + column, 0)
+        tokens = np.where(is_token, corpus.tokens[flat], 0).astype(np.int64)
+        is_question = (column >= corpus.question_start[at]) & (column < corpus.question_end[at])
+        weights = (column >= corpus.answer_start[at]) + self._rules.question_weight * is_question
+        return Batch(tokens, lengths, (weights * is_token).astype(np.float32))

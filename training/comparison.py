@@ -1,4 +1,4 @@
-"""Tables of accepted length: one head's, or two heads' side by side."""
+"""Tables of accepted length and of speed: one head's, or two heads' side by side."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from training.evaluation import EvaluationRow, joined
+from training.speed import SpeedRow
 
 
 def figures_table(rows: Sequence[EvaluationRow], head: str, other: str = "") -> str:
@@ -23,6 +24,26 @@ def figures_table(rows: Sequence[EvaluationRow], head: str, other: str = "") -> 
             cells += [f"{beside.accepted_length:.3f}", f"{_ratio(row, beside):.3f}"] if beside is not None else ["", ""]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def speed_table(speeds: Sequence[SpeedRow], head: str, other: str = "") -> str:
+    """Markdown, a line a tree; "" where nothing was measured. other: as in ``figures_table``."""
+    mine, others = ({row.shape: row for row in speeds if row.head == name} for name in (head, other))
+    if not mine:
+        return ""
+    names = ["tree", "tokens/s, one request", "without a head", "speed-up"]
+    names += ["the other head's speed-up"] if other else []
+    lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+    for shape, row in mine.items():
+        cells = [str(shape), f"{row.tokens_per_s:.0f}", f"{row.plain_tokens_per_s:.0f}", _speed_up(row)]
+        if other:
+            cells.append(_speed_up(others[shape]) if shape in others else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _speed_up(row: SpeedRow) -> str:
+    return f"{row.tokens_per_s / row.plain_tokens_per_s:.2f}"
 
 
 _Key = tuple[str, float, tuple[int, int, int]]

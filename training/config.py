@@ -36,6 +36,7 @@ class RunConfig:
     num_gpus: int = flag(1, help="GPUs that train together; the other steps take one")
     num_threads: int | None = flag(None, help="threads on a CPU; unset: torch's own choice")
     seed: int = flag(0, help="of the data, the first weights and the order")
+    rehearse: bool = flag(False, help="go through all steps in small first, in OUT/rehearsal, and stop; see the docs")
     time_limit_s: float | None = flag(None, help="stop after this long, with all that is needed to go on; exit code 5")
 
     def __post_init__(self) -> None:
@@ -60,7 +61,7 @@ class DataConfig:
     answer_temperatures: tuple[str, ...] = flag(("0", "0.7", "1"), help="of the answers, taken in equal shares")
     max_question_tokens: int = flag(256, help="a longer question is cut; a longer prompt of --prompts is left out")
     max_answer_tokens: int = flag(512, help="a longer answer is cut")
-    lanes: int | None = flag(None, help="sequences that decode together; unset: as many as fit, 1024 at most")
+    lanes: int | None = flag(None, help="sequences that decode together; unset: as many as fit, 2048 at most")
     shard_sequences: int = flag(2048, help="sequences of one file of data; what is not yet in a file is lost at a stop")
     held_out_every: int = flag(64, help="every so many conversations one is kept from training, to measure with")
 
@@ -140,11 +141,13 @@ class EvaluationConfig:
     eval_max_tokens: int = flag(96, help="tokens of an answer")
     eval_shapes: str = flag("5,1,6;5,4,16", help="num_steps,eagle_topk,num_draft_tokens of each tree")
     eval_temperatures: tuple[str, ...] = flag(("0", "1"), help="temperatures of the target")
+    eval_speed_count: int = flag(4, help="prompts whose tokens a second are measured, one at a time; 0: none")
     compare_head: str = flag("", help="folder of another head to measure on the same prompts")
 
     def __post_init__(self) -> None:
         for name in ("eval_count", "eval_max_prompt_tokens", "eval_max_tokens"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        require(self.eval_speed_count >= 0, "eval_speed_count", self.eval_speed_count, "0 or more")
         if not self.shapes or not self.temperatures:
             raise ConfigError("--eval-shapes and --eval-temperatures must each name at least one")
 
@@ -168,11 +171,19 @@ class TrainHeadConfig:
     evaluation: EvaluationConfig
 
 
+_GROUPS: dict[str, type] = {
+    "data": DataConfig,
+    "the head's sizes": ShapeConfig,
+    "training": TrainConfig,
+    "evaluation": EvaluationConfig,
+}
+
+
 def parse(argv: Sequence[str]) -> TrainHeadConfig:
     """--help prints and exits 0. Raises ConfigError for an unknown flag or a bad value."""
     parser = build_parser(RunConfig, prog=PROG)
-    for cls in (DataConfig, ShapeConfig, TrainConfig, EvaluationConfig):
-        add_flags(parser, cls)
+    for title, cls in _GROUPS.items():
+        add_flags(parser.add_argument_group(title), cls)
     values = vars(parser.parse_args(with_config_file(argv, parser)))
 
     def of(cls: type[ConfigT]) -> ConfigT:

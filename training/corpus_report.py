@@ -14,6 +14,7 @@ _PERCENTILES = (5, 25, 50, 75, 95)
 _COVERAGES = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
 _SIZES = (4096, 8192, 16384, 32768)
 _GRAM = 4  # tokens of the runs whose repetition is counted
+_HASH_BITS = np.uint64(40)  # which leaves room for 16 M conversations
 _MUCH = 0.3  # share of repeated runs from which on an answer counts as repetitive
 
 
@@ -79,13 +80,14 @@ def _repetition(corpus: Corpus) -> np.ndarray:
     conversation = np.repeat(np.arange(len(corpus)), corpus.lengths)
     place = np.arange(len(corpus.tokens)) - corpus.offsets[conversation]
     run = np.zeros(len(corpus.tokens), np.uint64)
-    for ahead in range(_GRAM):  # a polynomial hash, wrapping
-        run = run * np.uint64(0x9E3779B97F4A7C15) + np.roll(corpus.tokens, -ahead).astype(np.uint64) + np.uint64(1)
+    for ahead in range(_GRAM):  # a polynomial hash, wrapping, whose upper bits depend on all tokens
+        run = (run + np.roll(corpus.tokens, -ahead).astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     is_run = (place >= corpus.answer_start[conversation]) & (place + _GRAM <= corpus.lengths[conversation])
     conversation, run = conversation[is_run], run[is_run]
-    order = np.lexsort((run, conversation))
-    conversation, run = conversation[order], run[order]
-    is_repeat = np.zeros(len(run), np.bool_)
-    is_repeat[1:] = (conversation[1:] == conversation[:-1]) & (run[1:] == run[:-1])
+    # Conversation and hash in one key: numpy sorts plain integers faster than it orders by two columns.
+    key = np.sort(conversation.astype(np.uint64) << _HASH_BITS | run >> (np.uint64(64) - _HASH_BITS))
+    conversation = (key >> _HASH_BITS).astype(np.int64)
+    is_repeat = np.zeros(len(key), np.bool_)
+    is_repeat[1:] = key[1:] == key[:-1]
     totals = np.bincount(conversation, minlength=len(corpus))
     return np.bincount(conversation, is_repeat, minlength=len(corpus)) / np.maximum(totals, 1)

@@ -1,28 +1,32 @@
-"""Evaluation: accepted length per round of a head, in process, by category, tree and temperature."""
+"""Evaluation: accepted length per round of a head, in process, by category, tree and temperature; and its speed."""
 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import TypeVar
+
+import numpy as np
 
 from engine.head_config import load_head_config
 from engine.reference_loop import InProcess
 from engine.weights import fingerprint
 from paceline.errors import ConfigError
 from paceline.types import SamplingParams, TreeShape
+from training.batch_rounds import BatchRounds, Rounds
 from training.chat_files import read_prompts
 from training.config import EvaluationConfig
 from training.corpus import Corpus
 from training.files import read_json, write_json
 from training.progress import Deadline, Progress
+from training.speed import SpeedMeter, SpeedRow
 from training.target import Target
 
 HELD_OUT = "held-out questions"
 ALL = "all"
+_LANES = {"cuda": 128, "cpu": 8}  # prompts that decode together
 ItemT = TypeVar("ItemT")
 
 
@@ -47,7 +51,6 @@ class EvaluationRow:
     prompts: int
     rounds: int
     accepted: int  # drafts, without the extra token of each round
-    seconds: float
 
     @property
     def accepted_length(self) -> float:
@@ -61,7 +64,8 @@ def evaluation_prompts(
 
     Raises InvalidInputError for a bad file, ConfigError where there is no prompt at all.
     """
-    limit, count = evaluation.eval_max_prompt_tokens, evaluation.eval_count
+    limit = min(evaluation.eval_max_prompt_tokens, target.config.max_position_embeddings - 1)
+    count = evaluation.eval_count
     prompts: list[EvaluationPrompt] = []
     if corpus is not None:
         _, held_out = corpus.split(held_out_every)
@@ -80,7 +84,7 @@ def evaluation_prompts(
 
 
 class Evaluation:
-    """evaluation.json: rows of any number of heads. What it holds is not measured again."""
+    """evaluation.json: figures of any number of heads. What it holds is not measured again."""
 
     def __init__(
         self, path: Path, target: Target, evaluation: EvaluationConfig, prompts: Sequence[EvaluationPrompt]
@@ -93,8 +97,9 @@ class Evaluation:
             "prompts": hashlib.sha256(repr([astuple(prompt) for prompt in prompts]).encode()).hexdigest(),
         }
         self.rows: list[EvaluationRow] = []
+        self.speeds: list[SpeedRow] = []
         if path.exists():
-            self.rows = self._read()
+            self._read()
 
     def measure(self, head_path: Path, *, deadline: Deadline) -> str:
         """Adds what is missing of a head, and returns its fingerprint.
@@ -103,16 +108,13 @@ class Evaluation:
         """
         load_head_config(head_path).check_target(self._target.config, str(head_path))
         head = fingerprint(head_path)
-        have = {(row.shape, row.temperature) for row in self.rows if row.head == head}
-        wanted = [(s, t) for s in self._evaluation.shapes for t in self._evaluation.temperatures]
-        missing = [(s, t) for s, t in wanted if (_numbers(s), t) not in have]
-        if not missing:
+        missing, slow = self._missing(head), self._missing_speeds(head)
+        if not missing and not slow:
             return head
         target = self._target
         model = InProcess(target.path, head_path, target.dtype, backend=target.ops.name, device=str(target.device))
-        progress = Progress(
-            f"evaluate {head_path.name}", total=len(missing) * len(self._prompts), start=0, unit="prompts"
-        )
+        total = len(missing) * len(self._prompts)
+        progress = Progress(f"evaluate {head_path.name}", total=total, start=0, unit="prompts")
         try:
             for shape, temperature in missing:
                 self.rows += self._measure(model, head, shape, temperature=temperature, progress=progress)
@@ -120,36 +122,60 @@ class Evaluation:
                 deadline.check(f"{len(self.rows)} rows of figures")
         finally:
             progress.close()
+        if slow:
+            prompts = [prompt.tokens for prompt in _spread(self._prompts, self._evaluation.eval_speed_count)]
+            meter = SpeedMeter(model, prompts, max_tokens=self._evaluation.eval_max_tokens)
+            self.speeds += meter.measure(head, slow)
+            self._write()
         return head
+
+    def _missing(self, head: str) -> list[tuple[TreeShape, float]]:
+        have = {(row.shape, row.temperature) for row in self.rows if row.head == head}
+        wanted = [(s, t) for s in self._evaluation.shapes for t in self._evaluation.temperatures]
+        return [(s, t) for s, t in wanted if (_numbers(s), t) not in have]
+
+    def _missing_speeds(self, head: str) -> list[TreeShape]:
+        if not self._evaluation.eval_speed_count:
+            return []
+        have = {row.shape for row in self.speeds if row.head == head}
+        return [shape for shape in self._evaluation.shapes if _numbers(shape) not in have]
 
     def _measure(
         self, model: InProcess, head: str, shape: TreeShape, *, temperature: float, progress: Progress
     ) -> list[EvaluationRow]:
-        sums: dict[tuple[str, str], list[float]] = {}
+        assert model.head is not None
+        config, most = model.target.config, self._evaluation.eval_max_tokens
+        rounds = []
         for seed, prompt in enumerate(self._prompts):
-            params = SamplingParams(max_tokens=self._evaluation.eval_max_tokens, temperature=temperature, seed=seed)
-            started_s = time.perf_counter()
-            lengths = model.generate(prompt.tokens, params, shape).accept_lengths
-            part = sums.setdefault((prompt.set_name, prompt.category), [0, 0, 0, 0.0])
-            for i, value in enumerate((1, len(lengths), sum(lengths), time.perf_counter() - started_s)):
-                part[i] += value
-            progress.advance(1)
-        return [
-            EvaluationRow(head, _numbers(shape), temperature, *key, int(part[0]), int(part[1]), int(part[2]), part[3])
-            for key, part in sums.items()
-        ]
+            limit = min(most, config.max_position_embeddings - len(prompt.tokens))
+            params = SamplingParams(limit, temperature, seed=seed, stop_token_ids=config.eos_token_ids)
+            rounds.append(Rounds(np.array(prompt.tokens, np.int32), params))
+        batch = BatchRounds(
+            model.target,
+            model.head,
+            num_lanes=min(_LANES[self._target.device.type], len(rounds)),
+            max_tokens=max(len(one.prompt) + one.params.max_tokens for one in rounds),
+        )
+        batch.run(rounds, shape, on_end=lambda _: progress.advance(1))
+        sums: dict[tuple[str, str], np.ndarray] = {}
+        for prompt, one in zip(self._prompts, rounds, strict=True):
+            part = sums.setdefault((prompt.set_name, prompt.category), np.zeros(3, np.int64))
+            part += (1, len(one.accept_lengths), sum(one.accept_lengths))
+        return [EvaluationRow(head, _numbers(shape), temperature, *key, *map(int, part)) for key, part in sums.items()]
 
-    def _read(self) -> list[EvaluationRow]:
+    def _read(self) -> None:
         value = read_json(self._path)
         try:
             if value["settings"] != self._settings:
-                return []
-            return [EvaluationRow(**{**row, "shape": tuple(row["shape"])}) for row in value["rows"]]
+                return
+            self.rows = [EvaluationRow(**{**row, "shape": tuple(row["shape"])}) for row in value["rows"]]
+            self.speeds = [SpeedRow(**{**row, "shape": tuple(row["shape"])}) for row in value["speeds"]]
         except (KeyError, TypeError) as error:
             raise ConfigError(f"{self._path} is damaged ({error}): remove it, and measure again") from error
 
     def _write(self) -> None:
-        write_json(self._path, {"settings": self._settings, "rows": [asdict(row) for row in self.rows]})
+        rows, speeds = map(asdict, self.rows), map(asdict, self.speeds)
+        write_json(self._path, {"settings": self._settings, "rows": list(rows), "speeds": list(speeds)})
 
 
 def joined(rows: Iterable[EvaluationRow]) -> dict[str, EvaluationRow]:
@@ -168,7 +194,6 @@ def _sum(one: EvaluationRow, other: EvaluationRow) -> EvaluationRow:
         prompts=one.prompts + other.prompts,
         rounds=one.rounds + other.rounds,
         accepted=one.accepted + other.accepted,
-        seconds=one.seconds + other.seconds,
     )
 
 

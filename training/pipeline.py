@@ -14,7 +14,7 @@ import torch
 
 from paceline.errors import ConfigError
 from training.checkpoint import Checkpoint
-from training.comparison import figures_table
+from training.comparison import figures_table, speed_table
 from training.config import TrainHeadConfig
 from training.corpus import Corpus
 from training.corpus_report import corpus_report
@@ -23,7 +23,7 @@ from training.export import CARD, WEIGHTS, export_head, head_config_json
 from training.files import read_json, write_json, write_text
 from training.first_head import HeadPlan
 from training.model_card import model_card, with_figures
-from training.progress import Deadline
+from training.progress import Deadline, told
 from training.ranks import Ranks, run_ranks
 from training.shards import ShardIndex
 from training.synthesis import synthesise
@@ -60,7 +60,8 @@ class Pipeline:
         }
         for name, step in steps.items():
             if name in self._config.run.do:
-                step()
+                with told(name, self._target.device):
+                    step()
                 # A model and its captured graphs refer to each other, and the next step needs their memory.
                 gc.collect()
                 if self._target.device.type == "cuda":
@@ -75,9 +76,7 @@ class Pipeline:
         index = synthesise(
             self._folder / "data", self._target, self._config.data, seed=run.seed, deadline=self._deadline
         )
-        report = corpus_report(Corpus.read(index), index.entries, self._target.config.vocab_size)
-        write_json(self._folder / "data" / _REPORT, report)
-        print(json.dumps(report, indent=2))
+        print(json.dumps(self._report(index), indent=2))
 
     def _train(self) -> None:
         config, folder = self._config, self._folder / "train"
@@ -103,7 +102,7 @@ class Pipeline:
         if not path.exists():
             raise ConfigError(f"there is no {path}: train first (--do synthesise,train,export)")
         checkpoint = Checkpoint.load(path)
-        report = read_json(self._folder / "data" / _REPORT)
+        report = self._report(ShardIndex.existing(self._folder / "data"))
         card = model_card(checkpoint, target=self._target.path.resolve().name, data=report)
         context_length, dtype = self._target.config.max_position_embeddings, self._target.dtype
         export_head(self.head_folder, checkpoint, context_length=context_length, dtype=dtype, card=card)
@@ -119,15 +118,26 @@ class Pipeline:
         )
         measured = Evaluation(self._folder / "evaluation.json", self._target, evaluation, prompts)
         head = measured.measure(self.head_folder, deadline=self._deadline)
-        figures = figures_table(measured.rows, head)
+        figures = _tables(measured, head)
         card = self.head_folder / CARD
         if card.exists():
             write_text(card, with_figures(card.read_text(encoding="utf-8"), figures))
         if evaluation.compare_head:
             other = measured.measure(Path(evaluation.compare_head), deadline=self._deadline)
-            figures = figures_table(measured.rows, head, other)
+            figures = _tables(measured, head, other)
             write_text(self._folder / "comparison.md", figures)
         print(figures, end="")
+
+    def _report(self, index: ShardIndex) -> dict[str, Any]:
+        """Of the data, made anew where there are more of them than it tells of."""
+        path = index.folder / _REPORT
+        if path.exists():
+            report: dict[str, Any] = read_json(path)
+            if report.get("tokens") == index.num_tokens:
+                return report
+        report = corpus_report(Corpus.read(index), index.entries, self._target.config.vocab_size)
+        write_json(path, report)
+        return report
 
     def _check_data(self, index: ShardIndex) -> None:
         """Raises ConfigError for data of another target: its tokens and its words are not this one's."""
@@ -166,6 +176,11 @@ class Pipeline:
         }
         normal: dict[str, Any] = json.loads(json.dumps(settings))
         return normal
+
+
+def _tables(measured: Evaluation, head: str, other: str = "") -> str:
+    tables = (figures_table(measured.rows, head, other), speed_table(measured.speeds, head, other))
+    return "\n".join(filter(None, tables))
 
 
 def train_rank(job: TrainingJob, deadline: Deadline, ranks: Ranks) -> None:

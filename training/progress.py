@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import torch
 from tqdm import tqdm
 
 from paceline.errors import DeadlineError
@@ -31,6 +33,19 @@ class Deadline:
             raise DeadlineError(
                 f"stopped after --time-limit-s {self._limit_s:g} with {done}; run the same command again to go on"
             )
+
+
+@contextmanager
+def told(what: str, device: torch.device) -> Iterator[None]:
+    """Says what a step of the run took: time, and memory of a GPU at its peak."""
+    started_s = time.monotonic()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    yield
+    line = f"{what}: done in {time.monotonic() - started_s:.1f} s"
+    if device.type == "cuda":
+        line += f", {torch.cuda.max_memory_allocated(device) / 2**30:.1f} GiB at most"
+    print(line, file=sys.stderr, flush=True)
 
 
 class Progress:

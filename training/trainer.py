@@ -65,8 +65,9 @@ class Trainer:
             temperature=train.teach_temperature,
         )
         ends = target.ends()
-        context = target.config.max_position_embeddings
-        table = cos_sin_table(config.rope, head_dim=config.head_dim, max_position=context, device=target.device)
+        # The last chains of a conversation as long as the context go past it, and teach nothing there.
+        most = target.config.max_position_embeddings + train.depths
+        table = cos_sin_table(config.rope, head_dim=config.head_dim, max_position=most, device=target.device)
         self._unroll = Unroll(
             ends.embedding,
             table,

@@ -90,18 +90,22 @@ def test_the_card_tells_data_training_and_figures(chat_target: TinyTarget, train
 def test_two_heads_stand_side_by_side(
     chat_target: TinyTarget, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ("--eval-shapes=2,1,3", "--eval-temperatures=0", f"--compare-head={chat_target.head_path}")
+    flags = ("--eval-shapes=2,1,3", "--eval-temperatures=0", "--eval-speed-count=1")
+    flags += (f"--compare-head={chat_target.head_path}",)
     rows = evaluate(chat_target.model_path, trained, *flags)
     assert len({row.head for row in rows}) == 2
     table = (trained / "comparison.md").read_text()
     assert table in capsys.readouterr().out
     mine, other = (row.accepted_length for row in rows)
     assert f"| {mine:.3f} | {other:.3f} | {mine / other:.3f} |" in table
+    speeds = json.loads((trained / "evaluation.json").read_text())["speeds"]
+    gains = [f"{speed['tokens_per_s'] / speed['plain_tokens_per_s']:.2f}" for speed in speeds]
+    assert f"| {' | '.join(gains)} |" in table and table.count("(2, 1, 3)") == 2
 
 
 def test_categories_join_by_rounds() -> None:
     def row(category: str, rounds: int, accepted: int) -> EvaluationRow:
-        return EvaluationRow("a", (5, 1, 6), 0.0, "mine", category, 1, rounds, accepted, 1.0)
+        return EvaluationRow("a", (5, 1, 6), 0.0, "mine", category, 1, rounds, accepted)
 
     table = figures_table([row("qa", 10, 20), row("maths", 30, 20)], "a")
     assert "| mine | all | 0 | (5, 1, 6) | 2.000 |\n| mine | qa | 0 | (5, 1, 6) | 3.000 |" in table

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from client.cli import main
 from tests.support.tiny_target import TinyTarget
-from tests.support.tiny_training import become, save_chat_target, small_config
+from tests.support.tiny_training import SMALL_FLAGS, become, save_chat_target, small_config
 from training import __main__ as command
 from training.pipeline import Pipeline
 
@@ -86,6 +86,61 @@ def test_bad_flags_end_with_one_line_and_no_folder(
 def test_the_paceline_command_knows_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "train-head" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_each_step_ends_as_one_that_was_not(chat_target: TinyTarget, tmp_path: Path) -> None:
+    flags = ("--steps=30", "--checkpoint-every=1", "--eval-shapes=2,1,3", "--eval-temperatures=0,1")
+    Pipeline(small_config(chat_target.model_path, tmp_path / "whole", *flags)).run()
+    out = tmp_path / "killed"
+    for name in ("data/index.json", "train/checkpoint.pt", "head/config.json", "evaluation.json"):
+        process = start(chat_target.model_path, out, *flags)
+        while not (out / name).exists():
+            assert process.poll() is None
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    process = start(chat_target.model_path, out, *flags)
+    assert process.wait() == 0
+    for name in (
+        "train/checkpoint.pt",
+        "head/model.safetensors",
+        "head/README.md",
+        "evaluation.json",
+        "data/report.json",
+    ):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert not [path for path in out.rglob("*") if path.suffix in (".part", ".old")]
+
+
+def start(model_path: Path, out: Path, *flags: str) -> subprocess.Popen[bytes]:
+    """The command with the flags of ``small_config``."""
+    every = [f"--model-path={model_path}", f"--out={out}", *SMALL_FLAGS, *flags]
+    return subprocess.Popen([sys.executable, "-m", "training", *every], cwd=Path(__file__).resolve().parents[2])
+
+
+@pytest.mark.parametrize("step", ["synthesise", "train"])
+def test_a_time_limit_ends_with_5_and_the_same_command_goes_on(
+    chat_target: TinyTarget, tmp_path: Path, capsys: pytest.CaptureFixture[str], step: str
+) -> None:
+    flags = [f"--model-path={chat_target.model_path}", f"--out={tmp_path}", *SMALL_FLAGS, "--tokens=400"]
+    if step == "train":
+        assert command.main([*flags, "--do=synthesise"]) == 0
+    assert command.main([*flags, f"--do={step}", "--time-limit-s=0"]) == 5
+    assert "stopped after --time-limit-s 0 with" in capsys.readouterr().err
+    assert command.main([*flags, "--do=synthesise,train,export"]) == 0
+    assert (tmp_path / "head" / "model.safetensors").exists()
+
+
+def test_a_rehearsal_goes_through_all_steps_beside_the_real_run(
+    chat_target: TinyTarget, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [f"--model-path={chat_target.model_path}", f"--out={tmp_path}", *SMALL_FLAGS, "--tokens=400"]
+    assert command.main([*flags, "--eval-shapes=2,1,3", "--rehearse"]) == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["rehearsal"]
+    assert (tmp_path / "rehearsal" / "evaluation.json").exists()
+    told = capsys.readouterr().err
+    for step in ("synthesise", "train", "export", "evaluate"):
+        assert f"{step}: done in " in told
 
 
 @pytest.mark.slow
