@@ -12,8 +12,8 @@ from bench.router_dress import DIRECT, PLAIN
 from bench.router_runs import LoadFigures
 
 _HEADER = (
-    "| | tokens/s | of plain | messages/s | router: cores | us a message | us a token | first token ms | client: cores "
-    "|\n|---|---|---|---|---|---|---|---|---|"
+    "| | tokens/s | of plain | messages/s | router: cores | us a message | us a token | of plain | first token ms "
+    "| client: cores |\n|---|---|---|---|---|---|---|---|---|---|"
 )
 _FIRST_TOKEN_HEADER = "| | ms: p50 | p99 | above direct: p50 |\n|---|---|---|---|"
 
@@ -57,15 +57,16 @@ def first_token_table(variants: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _row(report: Mapping[str, Any]) -> str:
-    medians, ratio = report["medians"], report["of_plain"].get("tokens_per_s")
+    medians, ratios = report["medians"], report["of_plain"]
     cells = [
         report["variant"],
         f"{medians['tokens_per_s']:.0f}",
-        "" if ratio is None else f"{ratio:.3f}",
+        _ratio(ratios, "tokens_per_s"),
         f"{medians['messages_per_s']:.0f}",
         f"{medians['cpu_cores']:.2f}",
         f"{medians['cpu_us_per_message']:.1f}",
         f"{medians['cpu_us_per_token']:.1f}",
+        _ratio(ratios, "cpu_us_per_token"),
         f"{medians['first_token_ms']:.2f}",
         f"{medians['client_cores']:.2f}",
     ]
@@ -75,6 +76,10 @@ def _row(report: Mapping[str, Any]) -> str:
 def _first_token_row(report: Mapping[str, Any]) -> str:
     above = "" if report["above_direct_ms"] is None else f"{report['above_direct_ms']:.2f}"
     return f"| {report['variant']} | {report['p50_ms']:.2f} | {report['p99_ms']:.2f} | {above} |"
+
+
+def _ratio(ratios: Mapping[str, float], name: str) -> str:
+    return f"{ratios[name]:.3f}" if ratios else ""
 
 
 def _of_plain(runs: Sequence[LoadFigures], plain: Sequence[LoadFigures]) -> dict[str, float]:

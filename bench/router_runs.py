@@ -33,7 +33,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class LoadFigures:
-    """One run. cpu_s: of the router, or of what stood in its place; client_busy: share of a core of one process.
+    """One run, from its first send to its last end. cpu_s: of the router, or of what stood in its place; client_busy: share of a core of one process.
 
     first_token_ms: of the median request, as its client saw it.
     """
@@ -68,7 +68,7 @@ def load_runs(rigs: Sequence[Rig], work: Work, *, repeat: int) -> dict[str, list
         num_messages = sum(len(outcome.arrivals) for outcome in run.outcomes)
         return LoadFigures(
             seconds=run.seconds,
-            tokens_per_s=run.rate,
+            tokens_per_s=run.tokens_per_s,
             num_messages=num_messages,
             num_tokens=run.output_tokens,
             cpu_s=cpu_s,

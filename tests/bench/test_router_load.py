@@ -33,7 +33,9 @@ def test_a_variant_is_compared_with_plain_run_by_run():
     assert second["medians"]["cpu_us_per_message"] == pytest.approx(2000.0)
     assert second["medians"]["cpu_us_per_token"] == pytest.approx(500.0)
     assert (
-        table([first, second]).splitlines()[-1].startswith("| mtls | 90 | 0.800 | 50 | 0.10 | 2000.0 | 500.0 | 9.00 ")
+        table([first, second])
+        .splitlines()[-1]
+        .startswith("| mtls | 90 | 0.800 | 50 | 0.10 | 2000.0 | 500.0 | 2.000 | ")
     )
 
 
