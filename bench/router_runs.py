@@ -33,8 +33,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class LoadFigures:
-    """One run, from its first send to its last end. cpu_s: of the router, or of what stood in its place; client_busy: share of a core of one process.
+    """One run, from its first send to its last end.
 
+    cpu_s: of the router, or of what stood in its place; client_busy: share of a core of the busiest client process;
     first_token_ms: of the median request, as its client saw it.
     """
 
