@@ -7,15 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from bench.simulate import SimulateConfig
 from client.cli import _COMMANDS
 from client.commands.doctor import DoctorConfig
+from client.commands.serve import ServeConfig
 from paceline.config import build_parser
 from tests.support.manifests import CONFIGS, OVERLAYS
 
 ROOT = Path(__file__).resolve().parent.parent
-OPERATIONS = ["deploy", "scale", "upgrade", "secure", "troubleshoot"]
+OPERATIONS = ["deploy", "scale", "upgrade", "observe", "secure", "troubleshoot"]
 # Flags of kubectl, docker, grpcurl and pytest in the commands.
-OF_OTHERS = {"target", "build-arg", "timeout", "for", "type", "replicas", "watch", "raw", "previous"}
+OF_OTHERS = {
+    "target",
+    "build-arg",
+    "timeout",
+    "for",
+    "type",
+    "replicas",
+    "watch",
+    "raw",
+    "previous",
+    "from-file",
+    "dry-run",
+}
 
 
 def text_of(name: str) -> str:
@@ -42,7 +56,8 @@ def test_paths_and_commands_in_a_document_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_flags_in_a_document_exist(name: str) -> None:
-    parsers = [build_parser(config, prog="any") for config in (*CONFIGS.values(), DoctorConfig)]
+    configs = (*CONFIGS.values(), DoctorConfig, ServeConfig, SimulateConfig)
+    parsers = [build_parser(config, prog="any") for config in configs]
     known = {option for parser in parsers for action in parser._actions for option in action.option_strings}
     for flag in re.findall(r"--([a-z][a-z-]*[a-z])", text_of(name)):
         assert f"--{flag}" in known or flag in OF_OTHERS or flag == "config", flag

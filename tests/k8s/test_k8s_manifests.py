@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from router.servicer import SERVICE_NAME
 from tests.support.manifests import (
     CONFIGS,
     FLAGS_AT,
@@ -42,6 +43,7 @@ def pods_of(overlay: str, selector: Manifest) -> list[Workload]:
 def test_there_is_an_overlay_of_each_kind() -> None:
     scaled = {"autoscale", "autoscale-keda"}
     wanted = scaled | {"single-node", "tp", "multi-node", "monitoring", "mtls", "network-policy", "production"}
+    wanted |= {"api-keys", "gateway"}
     assert wanted <= set(OVERLAYS)
 
 
@@ -314,3 +316,33 @@ def test_a_service_reads_the_certificate_that_is_issued_for_it(overlay: str, tmp
 def test_clients_get_a_certificate_of_the_same_authority() -> None:
     certificates = {found["metadata"]["name"]: found["spec"] for found in of_kind("mtls", "Certificate")}
     assert certificates["paceline-client"]["issuerRef"] == certificates["paceline-router"]["issuerRef"]
+
+
+@pytest.mark.parametrize("overlay", ["api-keys", "production"])
+def test_routers_read_api_keys_from_a_secret_that_may_change_under_them(overlay: str, tmp_path: Path) -> None:
+    for found in workloads(overlay):
+        folder = tmp_path / found.component
+        folder.mkdir()
+        if found.component != "router":
+            assert "api-keys" not in found.flag_values()
+            continue
+        path = Path(found.config(folder).api_keys)
+        (mount,) = [mount for mount in found.container["volumeMounts"] if mount["mountPath"] == str(path.parent)]
+        assert mount["readOnly"] and "subPath" not in mount
+        (secret,) = [volume["secret"] for volume in found.spec["volumes"] if volume["name"] == mount["name"]]
+        assert secret == {"secretName": "paceline-api-keys", "defaultMode": 0o440}
+    text = (ROOT / "docs/secure.md").read_text()
+    assert f"create secret generic {secret['secretName']} --from-file={path.name}" in text
+    assert not of_kind(overlay, "Secret")
+
+
+def test_a_route_leads_every_call_of_the_router_to_the_routers_service() -> None:
+    (route,) = of_kind("gateway", "GRPCRoute")
+    (rule,) = route["spec"]["rules"]
+    assert [match["method"] for match in rule["matches"]] == [{"type": "Exact", "service": SERVICE_NAME}]
+    (backend,) = rule["backendRefs"]
+    (service,) = [found for found in of_kind("gateway", "Service") if found["metadata"]["name"] == backend["name"]]
+    assert backend["port"] in [port["port"] for port in service["spec"]["ports"]]
+    assert {found.component for found in pods_of("gateway", service["spec"]["selector"])} == {"router"}
+    (parent,) = route["spec"]["parentRefs"]
+    assert f"metadata: {{name: {parent['name']}, namespace: paceline}}" in (ROOT / "docs/deploy.md").read_text()

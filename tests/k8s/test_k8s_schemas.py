@@ -20,7 +20,16 @@ CUSTOM = {
     "monitoring.coreos.com/v1": "cloudcoil.models.prometheus_operator.v1",
     "cert-manager.io/v1": "cloudcoil.models.cert_manager.v1",
 }
-# No registry has a model of this one: the fields that its API names, and the pods as templates of Kubernetes' own.
+# No registry has a model of these: the fields that their APIs name, and a group's pods as templates of Kubernetes' own.
+ROUTE = "gateway.networking.k8s.io/v1"
+ROUTE_FIELDS = {
+    "spec": {"parentRefs", "hostnames", "rules"},
+    "spec/parentRefs/0": {"group", "kind", "namespace", "name", "sectionName", "port"},
+    "spec/rules/0": {"name", "matches", "filters", "backendRefs"},
+    "spec/rules/0/matches/0": {"method", "headers"},
+    "spec/rules/0/matches/0/method": {"type", "service", "method"},
+    "spec/rules/0/backendRefs/0": {"group", "kind", "name", "namespace", "port", "weight", "filters"},
+}
 GROUP = "leaderworkerset.x-k8s.io/v1"
 GROUP_FIELDS = {
     "spec": {"replicas", "leaderWorkerTemplate", "rolloutStrategy", "startupPolicy", "networkConfig"},
@@ -35,7 +44,7 @@ OBJECTS = {
     for overlay in reversed(OVERLAYS)
     for index, manifest in enumerate(render(overlay))
 }.values()
-BUILT_IN = [entry for entry in OBJECTS if entry.values[0]["apiVersion"] not in {*CUSTOM, GROUP}] + TOOLS
+BUILT_IN = [entry for entry in OBJECTS if entry.values[0]["apiVersion"] not in {*CUSTOM, GROUP, ROUTE}] + TOOLS
 OF_CRDS = [entry for entry in OBJECTS if entry.values[0]["apiVersion"] in CUSTOM]
 
 
@@ -57,9 +66,7 @@ def test_a_group_of_hosts_has_fields_of_its_api_and_pods_that_fit_their_schema(v
     groups = [manifest for overlay in OVERLAYS for manifest in render(overlay) if manifest["apiVersion"] == GROUP]
     assert groups
     for group in groups:
-        for path, known in GROUP_FIELDS.items():
-            found = functools.reduce(lambda part, key: part[key], path.split("/"), group)
-            assert found.keys() <= known, path
+        assert_fields(group, GROUP_FIELDS)
         spec = group["spec"]
         assert spec["startupPolicy"] in ("LeaderCreated", "LeaderReady")
         assert spec["leaderWorkerTemplate"]["restartPolicy"] == "RecreateGroupOnPodRestart"
@@ -72,6 +79,12 @@ def test_a_group_of_hosts_has_fields_of_its_api_and_pods_that_fit_their_schema(v
             )
 
 
+def test_a_route_has_fields_of_its_api() -> None:
+    routes = [manifest for overlay in OVERLAYS for manifest in render(overlay) if manifest["apiVersion"] == ROUTE]
+    assert [route["kind"] for route in routes] == ["GRPCRoute"]
+    assert_fields(routes[0], ROUTE_FIELDS)
+
+
 def test_a_misspelt_field_and_an_unknown_kind_are_found() -> None:
     (deployment, *_) = [manifest for manifest in render("single-node") if manifest["kind"] == "Deployment"]
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -79,6 +92,13 @@ def test_a_misspelt_field_and_an_unknown_kind_are_found() -> None:
     with pytest.raises(kubernetes_validate.SchemaNotFoundError):
         kubernetes_validate.validate({**deployment, "kind": "Deploiment"}, NEWEST, strict=True)
     assert list(unknown_fields({"a": [{"b": 1, "c": 2}]}, {"a": [{"b": 1}]})) == ["/a/0/c"]
+
+
+def assert_fields(manifest: Manifest, fields: dict[str, set[str]]) -> None:
+    """Of each path, no field but these."""
+    for path, known in fields.items():
+        steps = [int(step) if step.isdecimal() else step for step in path.split("/")]
+        assert functools.reduce(lambda part, step: part[step], steps, manifest).keys() <= known, path
 
 
 def unknown_fields(written: Any, read: Any, path: str = "") -> Iterator[str]:
