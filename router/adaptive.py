@@ -53,7 +53,7 @@ class TargetPolicy:
         self.costs = costs
         self._planner = TargetPlanner(model, costs, settings)
         self._rounds: list[tuple[int, int, int, bool]] = []  # slot, index of the shape, accepted, late
-        self._growth: TreeShape | None = None  # of the rounds seen last
+        self._growths: set[TreeShape] = set()  # of the rounds since the last step
         self._num_late = 0  # rounds since the last step
         self._was_asking = False  # in the last step: a draft that has to catch up first says little about the next ones
         self._decoding = 0
@@ -85,24 +85,27 @@ class TargetPolicy:
         if not report.rows:
             return
         num_late, self._num_late = self._num_late, 0
+        growths, self._growths = self._growths, set()
         if report.requests:
             self._context_tokens = report.context_tokens / report.requests
         if now_s - self._observed_s >= _OBSERVE_INTERVAL_S:
             self._observed_s = now_s
-            self._observe(report, num_late)
+            self._observe(report, growths, num_late)
         self._was_asking = report.drafted + num_late > 0 and not report.prefill_tokens
 
-    def _observe(self, report: StepReport, num_late: int) -> None:
+    def _observe(self, report: StepReport, growths: set[TreeShape], num_late: int) -> None:
+        """Of waits those alone are learnt from that were for trees of one growth, and for nothing else."""
         self.costs.observe_step(report.rows, Batch(report.requests, report.context_tokens), report.step_ms)
         num_asked = report.drafted + num_late
         is_pure = num_asked == report.requests > 0 and not report.prefill_tokens
-        if not is_pure or report.wait_ms <= 0 or not self._was_asking or self._growth is None:
+        if not is_pure or report.wait_ms <= 0 or not self._was_asking or len(growths) != 1:
             return
+        growth = growths.pop()
         sessions = max(1, num_asked // self.num_drafts)
         if num_late:
-            self.costs.observe_late(self._growth, sessions, report.wait_ms)
+            self.costs.observe_late(growth, sessions, report.wait_ms)
         else:
-            self.costs.observe_wait(self._growth, sessions, report.wait_ms)
+            self.costs.observe_wait(growth, sessions, report.wait_ms)
 
     def take_rounds(self, reports: Iterable[RoundReport]) -> None:
         """Those of requests that are not here, and of shapes that the menu lacks, are left out."""
@@ -111,7 +114,7 @@ class TargetPolicy:
             slot, number = slot_of(key), index.get(shape)
             if slot is not None and number is not None:
                 self._rounds.append((slot, number, accepted, late))
-                self._growth = self.model.menu.growth_of(number)
+                self._growths.add(self.model.menu.growth_of(number))
                 self._num_late += late
 
     def is_due(self, now_s: float) -> bool:

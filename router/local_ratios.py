@@ -45,12 +45,16 @@ class LocalRatios:
         return 1.0 / (_STD**-2 + seen / _NOISE**2)
 
     def observe(self, x: float, ratio: float, *, gain: float) -> None:
-        """ratio: what was seen over all that was expected, this factor included. gain: the share that is learnt."""
+        """ratio: what was seen over all that was expected, this factor included. gain: the share that is learnt.
+
+        It follows the mean, as the common scale does: a logarithm would follow the median of times with a long tail,
+        and the two would drift apart.
+        """
         right = min(int(np.searchsorted(self._points, x)), len(self._points) - 1)
         left = max(right - 1, 0) if self._points[right] > x else right
         gap = float(self._points[right] - self._points[left])
         share = 1.0 if gap <= 0 else float(x - self._points[left]) / gap
         total = share**2 + (1.0 - share) ** 2
         for point, weight in {left: 1.0 - share, right: share}.items():
-            self._logs[point] += gain * weight / total * np.log(ratio)
+            self._logs[point] += gain * weight / total * (ratio - 1.0)
             self._seen[point] = min(self._seen[point] + weight, _MEMORY)

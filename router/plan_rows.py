@@ -21,7 +21,7 @@ class PlannerSettings:
     """window_s: a request's setting changes at most once in it. margin: gain that a change must promise, a share."""
 
     window_s: float = 0.5
-    margin: float = 0.03
+    margin: float = 0.02
     probe_loss: float = 0.01  # share of the goodput that may go into asking what drafts would be accepted now
     default: TreeShape | None = None  # what to begin with, unless the calibration promises more than trust
     trust: float = 0.2  # gain that an untested calibration must promise

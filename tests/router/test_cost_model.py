@@ -83,15 +83,15 @@ def test_waits_follow_what_is_seen_for_every_growth() -> None:
     assert waits(costs, TREE, 64) > 4.0
 
 
-def test_what_is_not_seen_any_more_stays_and_is_given_up_at_once_when_it_is_seen_again() -> None:
-    fit = LeakyFit((1.0,), (1.0,), least=(0.0,), forget=0.05)
+def test_what_is_not_seen_any_more_is_forgotten() -> None:
+    fit = LeakyFit((1.0,), (0.1,), least=(0.0,), forget=0.05)
     for _ in range(200):
         fit.observe((1.0,), 3.0, noise=0.1)
+    before = fit.weights[0]
     for _ in range(200):
         fit.observe((0.0,), 0.0, noise=0.1)
-    assert fit.weights[0] == pytest.approx(3.0, abs=0.01)
-    fit.observe((1.0,), 2.0, noise=0.1)
-    assert fit.weights[0] == pytest.approx(2.0, abs=0.02)
+    assert before > 2.8
+    assert fit.weights[0] == pytest.approx(1.0, abs=0.01)
 
 
 def test_a_table_that_is_wrong_at_one_size_is_mended_there_by_a_few_steps() -> None:
@@ -106,11 +106,10 @@ def test_a_table_that_is_wrong_at_one_size_is_mended_there_by_a_few_steps() -> N
 
 def test_what_plain_steps_take_is_known_through_a_long_time_of_trees() -> None:
     costs = CostModel(StepTable([(1, 36.0), (5, 67.0), (8, 70.0)]), PROPOSALS)
-    for _ in range(10):
-        costs.observe_step(1, ALONE, 25.0)
-    for _ in range(3000):
-        costs.observe_step(5, ALONE, 30.0)
-    assert expected(costs, 1) == pytest.approx(25.0, rel=0.1)
+    for rows, ms, count in ((5, 30.0, 100), (1, 25.0, 10), (5, 30.0, 3000)):
+        for _ in range(count):
+            costs.observe_step(rows, ALONE, ms)
+    assert expected(costs, 1) == pytest.approx(25.0, rel=0.2), "the table alone, scaled to what trees take, says 16"
 
 
 def test_a_late_tree_is_taken_to_have_needed_more_than_its_deadline() -> None:
@@ -135,3 +134,12 @@ def test_hope_is_largest_where_nothing_was_seen() -> None:
 def test_a_growth_takes_no_longer_than_what_was_measured_of_a_larger_one() -> None:
     table = ProposeTable([(CHAIN, 1, 9.0), (TREE, 1, 1.2), (TREE, 64, 2.2)])
     assert table.of(CHAIN).at_one(1) == pytest.approx(1.2)
+
+
+def test_times_with_a_long_tail_do_not_drive_the_scale_and_a_size_apart() -> None:
+    costs = CostModel(STEPS, PROPOSALS)
+    rng = np.random.default_rng(1)
+    for _ in range(3000):
+        costs.observe_wait(CHAIN, 1, float(rng.choice([1.0, 1.2, 4.0])))
+    assert waits(costs, CHAIN, 1) == pytest.approx(2.07, rel=0.2)
+    assert 0.7 < waits(costs, TREE, 1) / waits(costs, CHAIN, 1) < 1.6
