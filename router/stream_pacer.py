@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from router.live_request import LiveRequest
 
-# A client's message costs a router 60 to 130 us of CPU, whatever it carries (python -m bench.router_load): these take
+# A client's message costs a router 60 to 130 us of CPU, whatever it carries (paceline bench router): these take
 # 15 to 25 % of a core.
 MESSAGES_PER_S = 2000
 
