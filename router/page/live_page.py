@@ -31,7 +31,7 @@ _FILES = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/tree.js": ("tree.js", "text/javascript; charset=utf-8"),
 }
-_FRESH_S = 0.5  # how long one answer serves all viewers
+FRESH_S = 0.5  # how long one answer serves all viewers
 _MAX_ROWS = 2000
 
 
@@ -79,7 +79,7 @@ def routes(sources: PageSources) -> dict[str, Callable[[Mapping[str, str]], Awai
 
 
 class _Shared:
-    """An answer that is made at most once in _FRESH_S, however many look."""
+    """An answer that is made at most once in FRESH_S, however many look."""
 
     def __init__(self, make: Callable[[], Any], clock: Callable[[], float]) -> None:
         self._make = make
@@ -89,7 +89,7 @@ class _Shared:
 
     async def reply(self, query: Mapping[str, str]) -> Reply:
         now = self._clock()
-        if self._made_at is None or now - self._made_at > _FRESH_S:
+        if self._made_at is None or now - self._made_at > FRESH_S:
             self._made_at = now
             self._reply = _json(self._make())
         return self._reply

@@ -199,7 +199,8 @@ function drawGrid(states) {
 
 function choose(select, entries, chosen) {
   const before = [...select.options].map((option) => option.value + option.text).join();
-  if (before !== entries.map(([value, text]) => value + text).join()) {
+  const isInUse = select === document.activeElement && before !== ""; // a list that changes cannot be picked from
+  if (!isInUse && before !== entries.map(([value, text]) => value + text).join()) {
     select.replaceChildren(...entries.map(([value, text]) => new Option(text, value)));
   }
   if (entries.some(([value]) => value === chosen)) select.value = chosen;

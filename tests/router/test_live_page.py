@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from paceline.v1 import target_pb2, verify_pb2
+from router.page.live_page import FRESH_S
 from tests.router.conftest import Rig, ScriptedTarget, soon
 from tests.support import browser as chromium
 
@@ -59,6 +61,31 @@ async def get_json(rig: Rig, path: str) -> Any:
     status, headers, body = await get(rig, path)
     assert status == 200 and headers["Content-Type"] == "application/json"
     return json.loads(body)
+
+
+async def cost(rig: Rig, path: str) -> tuple[int, float]:
+    """Bytes of an answer, and milliseconds of CPU that it takes the router, the scripted peer and the reader here."""
+    spent_s, num_looks = 0.0, 3
+    for _ in range(num_looks):
+        await asyncio.sleep(2 * FRESH_S)  # the last answer is too old to be given again
+        begun_s = time.process_time()
+        _, _, body = await get(rig, path)
+        spent_s += time.process_time() - begun_s
+    return len(body), 1e3 * spent_s / num_looks
+
+
+def busy_ms(browser: chromium.Browser, *, turns: int) -> float:
+    """Milliseconds that the page's thread is at work in a refresh."""
+    looks = "performance.getEntriesByType('resource').filter((entry) => entry.name.endsWith('api/state')).length"
+
+    def spent_s() -> float:
+        metrics = browser.send("Performance.getMetrics")["metrics"]
+        return next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
+
+    browser.send("Performance.enable")
+    first, begun_s = browser.run(looks), spent_s()
+    browser.wait(f"{looks} >= {first + turns}", timeout_s=60)
+    return 1e3 * (spent_s() - begun_s) / (browser.run(looks) - first)
 
 
 async def test_the_state_names_the_fleet_the_decisions_and_the_requests(make_target: Make, make_rig: Make) -> None:
@@ -177,6 +204,7 @@ async def test_a_browser_shows_the_page_with_a_thousand_requests(
         browser.open(f"http://127.0.0.1:{rig.router.page_port}/")
         browser.wait("document.querySelectorAll('#sessions tr').length === 51")
         browser.wait("document.querySelectorAll('#tree .node').length > 0")
+        first_ms = browser.run("performance.now()")  # since the page was asked for
         seen = browser.run(
             "({nodes: document.querySelectorAll('#tree .node').length,"
             " accepted: document.querySelectorAll('#tree .edge.accepted').length,"
@@ -192,13 +220,22 @@ async def test_a_browser_shows_the_page_with_a_thousand_requests(
             " field.dispatchEvent(new Event('input')); })()"
         )
         seen["found"] = browser.run("document.getElementById('request-count').textContent")
+        seen["usable"] = (first_ms, busy_ms(browser, turns=5))
         browser.run("document.getElementById('session').value = '17'")
         browser.run("document.getElementById('session').dispatchEvent(new Event('change'))")
         browser.wait("document.getElementById('round-facts').textContent.includes('session 17,')")
         browser.picture(tmp_path / "page.png")
+        browser.send("Page.navigate", url="about:blank")  # the page asks no more
         return {**seen, "console": browser.console}
 
     seen = await asyncio.to_thread(watch)
+    first_ms, a_refresh_ms = seen.pop("usable")
+    print(f"\n{NUM_MANY} requests: whole after {first_ms:.0f} ms, then {a_refresh_ms:.0f} ms of work a refresh")
+    assert first_ms < 10_000 and a_refresh_ms < 900  # it asks once a second
+    for path in ("/api/state", "/api/sessions", f"/api/round?address={target.address}"):
+        size, cpu_ms = await cost(rig, path)
+        print(f"{path.partition('?')[0]}: {size / 1e3:.0f} kB, {cpu_ms:.1f} ms of CPU")
+        assert size < 500_000 and cpu_ms < 500
     assert seen == {
         "nodes": 5,  # and the new token
         "accepted": 3,
