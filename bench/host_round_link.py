@@ -43,6 +43,7 @@ async def measure(target: int, draft: int, *, batch: int, rounds: int) -> list[f
         came_s: list[float] = []
         while len(came_s) < _WARM_ROUNDS + rounds:
             response = await stream.read()
+            assert isinstance(response, target_pb2.ServeResponse), "the target ended the stream"
             if response.load.drafted_requests == batch:
                 came_s.append(time.perf_counter())
         stream.cancel()
