@@ -96,7 +96,8 @@ class TritonRows:
     ) -> None:
         from kernels.triton_ops.loss_rows import soft_targets
 
-        soft_targets(logits, places, (tables.target_ids, tables.draft_ids), tuple(targets), scale=1 / temperature)
+        results = (targets.probs, targets.mass, targets.best)
+        soft_targets(logits, places, (tables.target_ids, tables.draft_ids), results, scale=1 / temperature)
 
     def loss(self, logits: Tensor, probs: Tensor, weights: Tensor, *, wants_grad: bool) -> LossOfRows:
         from kernels.triton_ops.loss_rows import loss_and_grad

@@ -115,7 +115,7 @@ def _loss_kernel(
     lse = top + tl.log(total)
     weight = tl.load(weights + row)
     tl.store(losses + row, (lse * mass - dot) * weight)
-    tl.store(best + row, found.to(tl.int64))
+    tl.store(best + row, found)
     if WANTS_GRAD:
         for start in range(0, width, BLOCK):
             is_in = start + column < width
