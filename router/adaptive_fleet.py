@@ -53,6 +53,7 @@ class AdaptiveFleet:
         self._models: dict[tuple[Head, tuple[TreeShape, ...]], AcceptanceModel] = {}
         self._at: dict[LiveRequest, str] = {}  # the target of each request that is planned for
         self._ladders: dict[LiveRequest, Ladder] = {}
+        self._draftless: set[LiveRequest] = set()
 
     def forget(self, link: TargetLink) -> None:
         """A new stream stands: what an earlier one reported, and was told, is void."""
@@ -77,20 +78,32 @@ class AdaptiveFleet:
                 self._ladders[live] = target.policy.start(live, now_s)
 
     def start(self, link: TargetLink, live: LiveRequest) -> None:
-        """Plans for the request until ``stop``."""
+        """Plans for the request until ``stop``, and decides whether a draft is to follow it from the start."""
         self._at[live] = link.address
-        if (target := self._targets.get(link.address)) is not None:
-            self._ladders[live] = target.policy.start(live, self._clock())
+        if (target := self._targets.get(link.address)) is None:
+            return
+        ladder = self._ladders[live] = target.policy.start(live, self._clock())
+        if not _has_tree(ladder, max(link.load.num_requests, link.num_flights + 1)):
+            self._draftless.add(live)
 
     def stop(self, live: LiveRequest) -> None:
         """Again is fine."""
         address = self._at.pop(live, None)
         self._ladders.pop(live, None)
+        self._draftless.discard(live)
         if address is not None and (target := self._targets.get(address)) is not None:
             target.policy.end(live)
 
     def ladder(self, live: LiveRequest) -> Ladder:
         return self._ladders.get(live, self._fallback)
+
+    def is_draftless(self, live: LiveRequest) -> bool:
+        """Whether no draft is to follow the request: it began where none would have been asked, and none was since.
+
+        To follow costs the draft the head's work for each of its tokens, prompt included, which a target on the same
+        cores or the same GPU feels. One that is asked later gets all rows from the target's pool.
+        """
+        return live in self._draftless
 
     def take_rounds(self, link: TargetLink, rounds: Iterable[RoundReport]) -> None:
         """Before the requests that ended in them are stopped."""
@@ -98,7 +111,8 @@ class AdaptiveFleet:
             target.policy.take_rounds(rounds)
 
     def take_load(self, link: TargetLink) -> list[LiveRequest]:
-        """Works in the load that the link reported last. Returns the requests whose ladders changed."""
+        """Works in the load that the link reported last. Returns the requests whose ladders changed, or that are to get
+        a draft now."""
         target = self._targets.get(link.address)
         if target is None or link.load is target.load:
             return []
@@ -110,10 +124,16 @@ class AdaptiveFleet:
             assert isinstance(key, LiveRequest)
             self._ladders[key] = ladder
             changed.append(key)
+        asking = [live for live in self._draftless if self._at[live] == link.address and self._asks(live, link)]
+        self._draftless.difference_update(asking)
+        changed += (live for live in asking if live not in changed)
         if target.policy.joined != target.joined:
             target.joined = target.policy.joined
             link.set_batch_policy(join_rounds=target.joined)
         return changed
+
+    def _asks(self, live: LiveRequest, link: TargetLink) -> bool:
+        return _has_tree(self.ladder(live), max(link.load.decoding_requests, 1))
 
     def _calibrate(self, link: TargetLink) -> _Calibration | None:
         assert link.info is not None
@@ -134,6 +154,11 @@ class AdaptiveFleet:
             self._models[key] = AcceptanceModel(ShapeMenu(proposals.growths))
         costs = CostModel(StepTable(calibration.steps), proposals)
         return TargetPolicy(self._models[key], costs, self._settings, now_s=now_s)
+
+
+def _has_tree(ladder: Ladder, decoding: int) -> bool:
+    bounds = ((rung.max_running_requests, rung.shape) for rung in ladder)
+    return next((shape for bound, shape in bounds if not bound or decoding <= bound), None) is not None
 
 
 def _report(load: TargetLoad) -> StepReport:

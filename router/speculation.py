@@ -28,10 +28,9 @@ class SpeculationControl:
 
     def start(self, link: TargetLink, live: LiveRequest) -> SpeculationDecision:
         """The decision for an attempt on this target; names its draft until ``stop``."""
-        draft = self._best_draft(link) if wants_draft(self._policy, live.request.override) else ""
-        self._name_draft(live, draft)
         if is_planned(self._policy, live.request.override):
             self._adaptive.start(link, live)
+        self._name_draft(live, self._best_draft(link) if self._wants_draft(live) else "")
         return self._decide(link, live)
 
     def stop(self, live: LiveRequest) -> None:
@@ -67,7 +66,11 @@ class SpeculationControl:
             self._links[link.address] = links
             self.revise(link)
         if self._is_adaptive:
-            self._send(link, self._adaptive.take_load(link))
+            changed = self._adaptive.take_load(link)
+            for live in changed:
+                if not live.draft and self._wants_draft(live):
+                    self._name_draft(live, self._best_draft(link))
+            self._send(link, changed)
 
     def revise(self, link: TargetLink) -> None:
         """Sends every request of the target whose decision is another now its new one.
@@ -79,9 +82,12 @@ class SpeculationControl:
             self._adaptive.refresh(link)
         head, links = link.info.head, link.load.draft_links or {}
         for live in link.flights():
-            if wants_draft(self._policy, live.request.override):
+            if self._wants_draft(live):
                 self._name_draft(live, keep_draft(live.draft, self._fleet.draft_views(), head, links=links))
         self._send(link, link.flights())
+
+    def _wants_draft(self, live: LiveRequest) -> bool:
+        return wants_draft(self._policy, live.request.override) and not self._adaptive.is_draftless(live)
 
     @property
     def _is_adaptive(self) -> bool:
@@ -96,13 +102,16 @@ class SpeculationControl:
 
     def _decide(self, link: TargetLink, live: LiveRequest) -> SpeculationDecision:
         switch = self._switches[link.address]
-        decision = decide(
-            self._policy,
-            switch,
-            override=live.request.override,
-            draft=live.draft,
-            ladder=self._adaptive.ladder(live) if self._is_adaptive else (),
-        )
+        if self._adaptive.is_draftless(live):
+            decision = SpeculationDecision(reason=switch.reason)
+        else:
+            decision = decide(
+                self._policy,
+                switch,
+                override=live.request.override,
+                draft=live.draft,
+                ladder=self._adaptive.ladder(live) if self._is_adaptive else (),
+            )
         if live.flight is None or decision != live.flight.decision:
             self._metrics.count_decision(decision)
         return decision

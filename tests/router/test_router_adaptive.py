@@ -82,6 +82,23 @@ async def test_a_request_that_accepts_nothing_gets_a_smaller_tree(wire: Wire) ->
     call.cancel()
 
 
+async def test_a_request_that_begins_where_no_tree_pays_gets_a_draft_once_one_does(wire: Wire) -> None:
+    first = wire.rig.generate()
+    number = (await wire.stream.next_submission()).request
+    wire.stream.send(load=target_pb2.LoadReport(running_requests=500, verified_requests=500, rows=500, step_ms=12.0))
+    wire.stream.tokens(number, 0, [11])
+    wire.stream.finish(number)
+    assert [message async for message in first], "all that the target said was heard"
+    call = wire.rig.generate()
+    submission = await wire.stream.next_submission()
+    assert (submission.decision.draft, submission.decision.reason) == ("", "policy:adaptive")
+    idle = dict(drafted_requests=0, rows=1, step_ms=4.8)
+    update = (await wire.steps_until(wire.stream.updates, submission.request, 0, **idle))[submission.request]
+    assert update.draft == wire.draft.address
+    assert wire.shape(update, 1) == TREE
+    call.cancel()
+
+
 async def test_overrides_are_left_alone(wire: Wire) -> None:
     shape = common_pb2.TreeShape(num_steps=2, eagle_topk=1, num_draft_tokens=3)
     calls, decisions = [], []
