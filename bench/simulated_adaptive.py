@@ -9,7 +9,8 @@ from paceline.types import SpeculationDecision, TreeShape
 from router.acceptance import AcceptanceModel
 from router.adaptive import RoundReport, StepReport, TargetPolicy
 from router.cost_model import CostModel
-from router.planner import Ladder, PlannerSettings
+from router.plan_rows import PlannerSettings
+from router.planner import Ladder
 from router.shape_menu import ShapeMenu
 
 
@@ -17,12 +18,14 @@ class SimAdaptive:
     """calibration: what the services measured of themselves, which need not be the truth of the world."""
 
     def __init__(self, calibration: World, settings: PlannerSettings | None = None, *, num_targets: int = 1) -> None:
-        model = AcceptanceModel(ShapeMenu(calibration.proposals.growths))
-        settings = settings or PlannerSettings()
-        self.policies = [
-            TargetPolicy(model, CostModel(calibration.steps, calibration.proposals), settings, now_s=0.0)
-            for _ in range(num_targets)
-        ]
+        self._model = AcceptanceModel(ShapeMenu(calibration.proposals.growths))
+        self._settings = settings or PlannerSettings()
+        self._costs = [CostModel(calibration.steps, calibration.proposals) for _ in range(num_targets)]
+        self.begin()
+
+    def begin(self) -> None:
+        """For another simulation: without requests, at second 0, with all that was learnt."""
+        self.policies = [TargetPolicy(self._model, costs, self._settings, now_s=0.0) for costs in self._costs]
         self.changes: list[tuple[float, int]] = []  # when, whose
         self._decisions: dict[int, SpeculationDecision] = {}
 

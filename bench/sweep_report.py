@@ -9,6 +9,8 @@ from typing import Any
 
 from bench.policies import ADAPTIVE
 
+_DISTURBED = "~"
+
 _Key = tuple[str, str]  # load, policy
 
 
@@ -40,7 +42,7 @@ def table(document: dict[str, Any]) -> str:
     fastest = {entry["load"]: entry["best_fixed"] for entry in document["best"]}
 
     def rows(name: str, digits: int) -> list[list[str]]:
-        return [[load, *(_number(cells.get((load, p), {}).get(name), digits) for p in policies)] for load in loads]
+        return [[load, *(_cell(cells.get((load, policy), {}), name, digits) for policy in policies)] for load in loads]
 
     rates = [[*row, fastest.get(row[0]) or "-", _number(ratio.get(row[0]), 3)] for row in rows("tokens_per_s", 1)]
     parts = ["tokens/s, medians", _markdown(["load", *policies, "best fixed", "adaptive / best"], rates)]
@@ -50,6 +52,8 @@ def table(document: dict[str, Any]) -> str:
         worst = document["prediction"]
         parts += ["predicted / measured tokens/s", _markdown(["load", *policies], rows("predicted_ratio", 2))]
         parts += [f"largest error {worst['largest_error']:.0%}: {worst['policy']} at {worst['load']}"]
+    if any(entry["is_disturbed"] for entry in summary):
+        parts += [f"{_DISTURBED}: other processes used too much of the machine in each run"]
     return "\n\n".join(parts)
 
 
@@ -104,8 +108,9 @@ def _best(summary: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _errors(summary: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """None where nothing was predicted."""
-    predicted = [entry for entry in summary if entry["predicted_ratio"] is not None]
+    """Over the points that were not disturbed; None where nothing was predicted of these."""
+    steady = [entry for entry in summary if not entry["is_disturbed"]]
+    predicted = [entry for entry in steady if entry["predicted_ratio"] is not None]
     if not predicted:
         return None
     worst = max(predicted, key=lambda entry: abs(entry["predicted_ratio"] - 1.0))
@@ -120,6 +125,11 @@ def _errors(summary: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
+
+
+def _cell(entry: dict[str, Any], name: str, digits: int) -> str:
+    mark = _DISTURBED if entry.get("is_disturbed") else ""
+    return _number(entry.get(name), digits) + mark
 
 
 def _number(value: float | None, digits: int) -> str:

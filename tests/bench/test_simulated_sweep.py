@@ -1,0 +1,93 @@
+"""What a simulator takes from a measured sweep, and what it makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.simulated_sweep import predict
+from bench.simulated_truth import calibrated_world, served_world, skills_of
+from paceline.errors import ConfigError
+from paceline.types import TreeShape
+
+TREE = TreeShape(2, 3, 5)
+
+
+def step(rows, ms, *, prefill=0, drafted=0, wait_ms=0.0):
+    requests = drafted or rows - prefill
+    return [rows, prefill, requests, drafted, 100 * requests, ms, wait_ms]
+
+
+def point(policy, steps, *, is_disturbed=False, round_ms=None, repeat=0):
+    return {
+        "load": "1",
+        "is_open": False,
+        "phases": [[4.0, 1.0]],
+        "ramp_s": 0.5,
+        "policy": policy,
+        "repeat": repeat,
+        "first_number": 0,
+        "round_ms": round_ms,
+        "is_disturbed": is_disturbed,
+        "steps": steps,
+    }
+
+
+@pytest.fixture
+def sweep():
+    """Plain steps of 20 ms, 2 ms apart; trees after 9 ms, and 1 ms more than between plain steps."""
+    prompts = [step(rows, 10.0 + 2.0 * rows, prefill=rows) for rows in (40, 50, 60, 80)]
+    return {
+        "settings": {"targets": 1, "drafts": 1, "max_tokens": 40, "seed": 0, "warm_up_seconds": 2.0},
+        "calibration": {
+            "step_ms": [[1, 10.0], [4, 12.0], [8, 15.0]],
+            "propose_ms": [{"shape": [2, 3, 5], "by_sessions": [[1, 4.5], [4, 9.0]]}],
+        },
+        "requests": {
+            "prompt_tokens": [50, None],
+            "output_tokens": [40, 40],
+            "drafts": {"off": [[0, 0], [0, 0]], "2,3,5": [[50, 75], [50, 25]], "adaptive": [[9, 9], [9, 9]]},
+        },
+        "points": [
+            point("off", [step(1, 20.0)] * 5 + prompts, round_ms=22.0),
+            point("off", [step(1, 90.0)] * 9, is_disturbed=True, round_ms=99.0, repeat=1),
+            point("2,3,5", [step(5, 30.0, drafted=1, wait_ms=9.0)] * 5, round_ms=42.0),
+            point("adaptive", [step(5, 30.0, drafted=1, wait_ms=9.0)] * 5, round_ms=42.0),
+        ],
+    }
+
+
+def test_times_are_those_of_the_undisturbed_points(sweep):
+    world = served_world(sweep)
+    assert [world.steps.at_one(rows) for rows in (1, 5)] == [20.0, 30.0]
+    assert world.steps.at_one(256) == pytest.approx(10.0 + 2.0 * 256)
+    assert world.loop_ms == pytest.approx(2.0)
+    assert world.proposals.of(TREE).at_one(1) + world.rpc_ms == pytest.approx(9.0 + 1.0)
+    assert world.accepted[TREE] == 2.0
+
+
+def test_what_was_not_seen_is_the_warm_ups_scaled_as_the_rest(sweep):
+    proposals = served_world(sweep).proposals.of(TREE)
+    assert proposals.at_one(4) == pytest.approx(2.0 * 9.0)
+
+
+def test_the_adaptive_policy_starts_from_the_warm_up(sweep):
+    assert calibrated_world(sweep).steps.at_one(1) == 10.0
+
+
+def test_services_that_measured_nothing_are_refused(sweep):
+    sweep["calibration"]["propose_ms"] = []
+    with pytest.raises(ConfigError, match="did not say"):
+        list(predict(sweep))
+
+
+def test_a_prompt_whose_drafts_are_accepted_more_often_has_more_skill(sweep):
+    likely, unlikely = skills_of(sweep, served_world(sweep))
+    assert likely > 0.2 > -0.2 > unlikely
+
+
+def test_a_request_alone_is_predicted_as_it_was_measured(sweep):
+    rates = {prediction.policy: prediction.tokens_per_s for prediction in predict(sweep)}
+    prompt_ms = 10.0 + 2.0 * 50 + 2.0 + 1.0  # and the way to the target
+    assert rates["off"] == pytest.approx(40 / (prompt_ms + 39 * 22.0) * 1e3, rel=0.05)
+    assert rates["2,3,5"] == pytest.approx(40 / (prompt_ms + 39 / 2.0 * 42.0) * 1e3, rel=0.15)
+    assert rates["adaptive"] > rates["off"]
