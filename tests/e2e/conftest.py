@@ -24,10 +24,17 @@ def prompts() -> list[str]:
     return sorted((json.loads(line)["prompt"] for line in lines if line.strip()), key=len)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fp32_fleet() -> Iterator[Fleet]:
     """One router, one draft, one target; fp32."""
     with Fleet(FleetConfig(dtype="float32", target_flags=PATIENT)) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="session")
+def bf16_fleet() -> Iterator[Fleet]:
+    """One router, one draft, one target; bfloat16."""
+    with Fleet(FleetConfig(dtype="bfloat16", target_flags=PATIENT)) as fleet:
         yield fleet
 
 

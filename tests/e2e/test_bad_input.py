@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from client.client import PacelineClient
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
 from client.request import Sampling
 from paceline.v1 import common_pb2, draft_pb2, router_pb2, router_pb2_grpc, target_pb2
 from tests.support.services import MODEL, ROOT, WAIT_S, ask
@@ -21,10 +21,9 @@ INVALID = grpc.StatusCode.INVALID_ARGUMENT
 UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
 
 
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    with Fleet(FleetConfig(dtype="bfloat16")) as fleet:
-        yield fleet
+@pytest.fixture
+def fleet(bf16_fleet: Fleet) -> Fleet:
+    return bf16_fleet
 
 
 @pytest.fixture
