@@ -18,8 +18,10 @@ from bench.simulated_adaptive import SimAdaptive
 from bench.simulated_request import Tally
 from bench.simulated_requests import RandomRequests
 from bench.simulated_router import Fixed, SimRouter
+from bench.simulated_truth import served_world
 from bench.simulated_world import World, load_world
 from bench.simulation import Simulation
+from bench.sweep_document import read_sweeps
 from paceline.config import flag, parse_flags, require
 
 _WORLDS = Path(__file__).with_name("worlds")
@@ -33,6 +35,7 @@ class SimulateConfig:
     """
 
     world: str = flag("h200_8b", help="measured times: a file, or the name of one in bench/worlds")
+    sweep: str = flag("", help="times that a measured sweep's services reported, instead: the file of its --json")
     policies: str = flag(
         "", help="like off;3,1,4;adaptive: trees by steps,topk,nodes; unset: off, all measured trees and adaptive"
     )
@@ -77,9 +80,8 @@ def main(argv: Sequence[str]) -> int:
 
 def simulate(config: SimulateConfig) -> dict[str, Any]:
     """All runs. Raises ConfigError."""
-    named = _WORLDS / f"{config.world}.json"
     requests = RandomRequests(config.prompt_tokens, config.output_tokens)
-    world = dataclasses.replace(load_world(named if named.exists() else Path(config.world)), requests=requests)
+    world = dataclasses.replace(_world(config), requests=requests)
     policies = _policies(config, world)
     loads = config.loads()
     runs = []
@@ -105,6 +107,13 @@ def table(document: dict[str, Any]) -> str:
         ratio = f"{rates[load, ADAPTIVE] / max(others):.3f}" if ADAPTIVE in names and others else "-"
         lines.append("| " + " | ".join([load, *(f"{rates[load, name]:.0f}" for name in names), ratio]) + " |")
     return "\n".join(lines)
+
+
+def _world(config: SimulateConfig) -> World:
+    if config.sweep:
+        return served_world(read_sweeps(config.sweep, "sweep")[0])
+    named = _WORLDS / f"{config.world}.json"
+    return load_world(named if named.exists() else Path(config.world))
 
 
 def _run(config: SimulateConfig, world: World, load: Load, name: str) -> Tally:

@@ -10,13 +10,13 @@ from typing import Any
 from bench.measure import choose_prompts
 from bench.simulated_sweep import predict
 from bench.sweep_config import SweepConfig
-from bench.sweep_document import sweep_document
+from bench.sweep_document import read_sweeps, sweep_document
 from bench.sweep_picture import sweep_picture
 from bench.sweep_report import report, table
 from bench.sweep_runs import measure_sweep
 from bench.writing import check_writable, model_name
 from paceline.config import parse_flags
-from paceline.errors import ConfigError, PacelineError
+from paceline.errors import PacelineError
 
 
 def main(argv: Sequence[str]) -> int:
@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     config = parse_flags(SweepConfig, argv, prog="paceline bench sweep")
     check_writable(config.json, "json")
     check_writable(config.picture, "picture")
-    sweeps = [sweep for path in config.measured for sweep in _read(path)] or [_measure(config)]
+    sweeps = [sweep for path in config.measured for sweep in read_sweeps(path, "measured")] or [_measure(config)]
     document = report(sweeps, [])
     _write(config, document)  # what was measured is kept, whatever comes next
     if config.simulate:
@@ -49,13 +49,3 @@ def _measure(config: SweepConfig) -> dict[str, Any]:
     if errors:
         raise PacelineError(f"{len(errors)} request(s) failed, the first with {errors[0]}")
     return sweep_document(config, sweep, len(prompts))
-
-
-def _read(path: str) -> list[dict[str, Any]]:
-    try:
-        sweeps: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))["sweeps"]
-    except OSError as error:
-        raise ConfigError(f"--measured {path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--measured {path} is not what --json of a sweep wrote: {error!r}") from error
-    return sweeps

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from functools import reduce
 from operator import add
+from pathlib import Path
 from typing import Any
 
 from bench.fleet_codec import FleetFacts
@@ -16,6 +18,7 @@ from bench.sweep_runs import Sweep, SweepRun
 from bench.target_link import StepSample
 from client.completion import Completion
 from client.figures import shares_by_depth
+from paceline.errors import ConfigError
 from paceline.stats import SpeculationStats
 from paceline.types import FinishReason, TreeShape
 
@@ -36,6 +39,17 @@ def sweep_document(config: SweepConfig, sweep: Sweep, num_prompts: int) -> dict[
         "requests": _requests(sweep, num_prompts, config.max_tokens),
         "points": [_figures(run) | {"is_disturbed": run.other_work > config.max_other_work} for run in sweep.runs],
     }
+
+
+def read_sweeps(path: str, flag_name: str) -> list[dict[str, Any]]:
+    """Of a file that --json wrote. Raises ConfigError naming the flag that names it."""
+    try:
+        sweeps: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))["sweeps"]
+    except OSError as error:
+        raise ConfigError(f"--{flag_name} {path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"--{flag_name} {path} is not what --json of a sweep wrote: {error!r}") from error
+    return sweeps
 
 
 def load_of(point: dict[str, Any]) -> Load:

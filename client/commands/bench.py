@@ -12,4 +12,6 @@ def main(argv: Sequence[str]) -> NoReturn:
     become("bench", argv)
 
 
-COMMAND = Command("bench", "measure throughput, latency and accepted length", main)
+COMMAND = Command(
+    "bench", "measure throughput and latency; bench sweep: policies over loads; bench simulate: fleets", main
+)

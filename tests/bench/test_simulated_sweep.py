@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from bench.simulate import SimulateConfig, simulate
 from bench.simulated_sweep import predict
 from bench.simulated_truth import calibrated_world, served_world, skills_of
 from paceline.errors import ConfigError
@@ -83,6 +86,14 @@ def test_services_that_measured_nothing_are_refused(sweep):
 def test_a_prompt_whose_drafts_are_accepted_more_often_has_more_skill(sweep):
     likely, unlikely = skills_of(sweep, served_world(sweep))
     assert likely > 0.2 > -0.2 > unlikely
+
+
+def test_larger_fleets_are_simulated_from_a_sweep(sweep, tmp_path):
+    path = tmp_path / "sweep.json"
+    path.write_text(json.dumps({"sweeps": [sweep]}))
+    config = SimulateConfig(sweep=str(path), targets=4, concurrency=("4",), policies="off", prompt_tokens=8.0)
+    (run,) = simulate(config)["runs"]
+    assert run["tokens_per_s"] == pytest.approx(4 * 1e3 / 22.0, rel=0.05)
 
 
 def test_a_request_alone_is_predicted_as_it_was_measured(sweep):
