@@ -148,3 +148,17 @@ async def test_without_a_draft_left_the_request_stays_and_is_not_failed(
     stream.tokens(submission.request, 0, [11])
     stream.finish(submission.request)
     assert [token for message in await collect(call) for token in message.token_ids] == [11]
+
+
+async def test_what_was_known_of_a_target_that_left_is_forgotten_when_another_comes(
+    make_rig: MakeRig, make_target: MakePeer, targets: ListedPeers, drafts: ListedPeers
+) -> None:
+    old, new, newest = await make_target(), await make_target(), await make_target()
+    targets.name(old)
+    rig = await listed_rig(make_rig, targets, drafts)
+    for peer in (new, newest):
+        targets.name(peer)
+        await peer.next_stream()
+        await rig.info_when(lambda info: len(info.targets) == 1 and info.targets[0].ready)
+    speculation, pacing = rig.router.dispatcher._speculation, rig.router.dispatcher._pacing
+    assert old.address not in speculation._switches.keys() | speculation._links.keys() | pacing._watches.keys()
