@@ -56,9 +56,9 @@ class CostModel:
         self.steps = steps
         self.proposals = proposals
         self._step_fit = LeakyFit((1.0, 0.0, 0.0, 0.0), (0.2, 0.2, 0.5, 0.5), least=_LEAST_STEP, forget=_FORGET)
-        self._step_ratios = LocalRatios(steps.rows)
+        self._step_ratios = LocalRatios(steps)
         self._wait_fit = LeakyFit((1.0, RPC_MS), (0.3, RPC_MS), least=(0.1, 0.0), forget=_FORGET)
-        self._wait_ratios = {growth: LocalRatios(proposals.of(growth).rows) for growth in proposals.growths}
+        self._wait_ratios = {growth: LocalRatios(proposals.of(growth)) for growth in proposals.growths}
         self.hopeful: Costs = _Hopeful(self, self._step_ratios, self._wait_ratios)
 
     def step_ms(self, rows: Floats, batch: Batch) -> Floats:

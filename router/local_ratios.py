@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from router.cost_tables import Floats
+from router.cost_tables import Floats, StepTable
 
 _STD = 0.15  # of a point's logarithm, before it was seen
 _NOISE = 0.15  # of one observation, in the logarithm
 _MEMORY = 100.0  # observations of a point
-_DOUBT = 0.1  # share that an expected time may be too long by, where nothing was seen
+_DOUBT = 0.2  # share that an expected time may be too long by, where nothing was seen
 _DOUBT_SEEN = 8.0  # observations that halve it
+_KNOWN = 4.0  # observations after which a point bounds smaller ones that were seen less often
 
 
 class LocalRatios:
     """Logarithms of ratios at the points of a table, straight between; each learns from what is seen beside it.
 
     A point keeps what it learnt while others are used: what plain steps take is known through a long time of trees.
+    Where little was seen of one, it takes no longer than larger ones that are known.
     """
 
-    def __init__(self, points: Floats) -> None:
-        """points ascend: rows, or sessions."""
-        self._points = points
-        self._logs: Floats = np.zeros(len(points))
-        self._seen: Floats = np.zeros(len(points))
+    def __init__(self, table: StepTable) -> None:
+        self._points = table.rows
+        self._log_ms: Floats = np.log(np.maximum(table.ms, 1e-6))
+        self._logs: Floats = np.zeros(len(self._points))  # learnt
+        self._used: Floats = self._logs  # these, within their bounds
+        self._seen: Floats = np.zeros(len(self._points))
 
     def at(self, x: Floats) -> Floats:
         """Factors, [...], of the shape of x."""
-        factors: Floats = np.exp(np.interp(x, self._points, self._logs))
+        factors: Floats = np.exp(np.interp(x, self._points, self._used))
         return factors
 
     def hopes(self, x: Floats) -> Floats:
@@ -37,7 +40,7 @@ class LocalRatios:
 
     def at_one(self, x: float) -> float:
         """``at`` of one number."""
-        return float(np.exp(np.interp(x, self._points, self._logs)))
+        return float(np.exp(np.interp(x, self._points, self._used)))
 
     def variance(self, x: float) -> float:
         """Of the logarithm there."""
@@ -58,3 +61,6 @@ class LocalRatios:
         for point, weight in {left: 1.0 - share, right: share}.items():
             self._logs[point] += gain * weight / total * (ratio - 1.0)
             self._seen[point] = min(self._seen[point] + weight, _MEMORY)
+        known = np.where(self._seen >= _KNOWN, self._logs + self._log_ms, np.inf)
+        bounds = np.minimum.accumulate(known[::-1])[::-1] - self._log_ms
+        self._used = np.where(self._seen >= _KNOWN, self._logs, np.minimum(self._logs, bounds))
