@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 PRIOR_STD = 0.5
 
 _SHIFT_STD = 0.35  # of a head's mean around the default pair's
-_OFFSET_STD = 0.2  # of one shape's level around its form's prior
+_OFFSET_STD = 0.1  # of one shape's level around its form's prior
 _SHAPE_MEMORY = 500.0  # information that an offset keeps at most
 _SHIFT_MEMORY = 200.0
 _KEEP_ROUND = 0.99  # of a request's record, a round

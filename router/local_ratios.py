@@ -9,7 +9,7 @@ from router.cost_tables import Floats, StepTable
 _STD = 0.15  # of a point's logarithm, before it was seen
 _NOISE = 0.15  # of one observation, in the logarithm
 _MEMORY = 100.0  # observations of a point
-_DOUBT = 0.2  # share that an expected time may be too long by, where nothing was seen
+_DOUBT = 0.1  # share that an expected time may be too long by, where nothing was seen
 _DOUBT_SEEN = 8.0  # observations that halve it
 _KNOWN = 4.0  # observations after which a point bounds smaller ones that were seen less often
 

@@ -23,6 +23,7 @@ _STICKY = 0.65  # of a step between skills: a request moves to another only past
 _HOPE_EVERY = 8.0  # windows between two trials of what was hardly seen
 _PROBE_EVERY = 4.0  # windows between two probes, at least
 _IDLE_PROBE = 3.0  # times as far apart are probes that pay only where drafts have become more than much better
+_BELIEF_STD = 0.35  # of what is known of a request's skill after some ten rounds
 _MUCH_BETTER = 0.5  # of a skill
 _FADE_ROUNDS_PER_S = 4.0  # of the record of a request that decodes plainly: half is gone after 17 s
 
@@ -107,7 +108,7 @@ class TargetPlanner:
         batch = float(max(situation.decoding, 1))
         plain = self._plain_members(batch)
         self._fade(plain.values(), now_s)
-        crowd = self._crowd(self.model.lengths(SKILLS), situation)
+        crowd = self._crowd(self._lengths(SKILLS), situation)
         window_s = self._settings.window_s
         is_settled = now_s - self._changed_s >= window_s and now_s - self._revised_s >= _REVISE_EVERY * window_s
         if is_settled or not self._is_planned:
@@ -130,6 +131,11 @@ class TargetPlanner:
         if np.isfinite(self._faded_s) and len(slots):
             self.skills.fade(slots, _FADE_ROUNDS_PER_S * (now_s - self._faded_s))
         self._faded_s = now_s
+
+    def _lengths(self, skills: Floats) -> Floats:
+        """Expected where a skill is known give or take _BELIEF_STD: deep trees gain more by it than they lose."""
+        lengths: Floats = 0.5 * (self.model.lengths(skills - _BELIEF_STD) + self.model.lengths(skills + _BELIEF_STD))
+        return lengths
 
     def _crowd(self, lengths: Floats, situation: Situation) -> Crowd:
         """Skills of this router's requests stand for those of all; a few average ones keep an empty crowd sane."""
@@ -201,13 +207,13 @@ class TargetPlanner:
         self._probe = min(ready, key=lambda key: self.skills.precision.item(plain[key].slot), default=None)
         if self._probe is None:
             return
-        lengths = self.model.lengths(SKILLS)
+        lengths = self._lengths(SKILLS)
         share = np.full(len(SKILLS), (1.0 - 1.0 / len(self._members)) / (len(SKILLS) - 1))
         share[0] = 1.0 / len(self._members)
         one = Crowd(share, lengths, situation.context_tokens, max(situation.num_drafts, 1))
         probed = self._plan.rate_one(one, batch, situation.prompts, self._probe_shape())
         loss = max(0.0, 1.0 - probed / self._plan.rate_plain(one, batch, situation.prompts))
-        better = self._crowd(self.model.lengths(SKILLS + _MUCH_BETTER), situation)
+        better = self._crowd(self._lengths(SKILLS + _MUCH_BETTER), situation)
         rarely = 1.0 if self._plan.may_pay(better, batch, situation.prompts) else _IDLE_PROBE
         self._probe_until_s = now_s + window_s
         self._probe_after_s = now_s + rarely * window_s * max(_PROBE_EVERY, loss / self._settings.probe_loss)
