@@ -84,6 +84,7 @@ def _services(measurement: Measurement) -> list[dict[str, Any]]:
 
 
 def _interrupt(*_: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it may come twice, to the process and to its group
     raise KeyboardInterrupt
 
 
