@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bench.load import Load
@@ -18,6 +19,7 @@ from bench.simulation import Simulation
 from paceline.errors import ConfigError
 from paceline.types import TreeShape
 from router.cost_tables import ProposeTable, StepTable
+from router.plan_rows import PlannerSettings
 
 WORLDS = Path(__file__).parents[2] / "bench" / "worlds"
 CHAIN = TreeShape(3, 1, 4)
@@ -112,16 +114,41 @@ def test_from_low_to_high_and_back_adaptive_beats_every_fixed_one(
 @pytest.mark.parametrize(("steps", "drafts"), [(3.0, 1.0), slow(1.0, 3.0), slow(1.0, 0.4)])
 def test_a_wrong_warm_up_is_corrected_by_what_is_seen(steps: float, drafts: float) -> None:
     of = world("h200_8b")
+    wrong = with_times(of, np.full(len(of.steps.rows), steps), dict.fromkeys(of.proposals.growths, drafts))
+    load = steady(32, 4.0)
+    assert rate(of, SimAdaptive(wrong), load, after_s=2.0) >= 0.97 * best_fixed(of, load, 2.0)
+
+
+def with_times(of: World, step_factors: np.ndarray, draft_factors: dict[TreeShape, float]) -> World:
+    steps = StepTable(zip(of.steps.rows, of.steps.ms * step_factors, strict=True))
     times = [
-        (growth, int(sessions), drafts * ms)
+        (growth, int(sessions), draft_factors[growth] * ms)
         for growth in of.proposals.growths
         for sessions, ms in zip(of.proposals.of(growth).rows, of.proposals.of(growth).ms, strict=True)
     ]
-    wrong = dataclasses.replace(
-        of, steps=StepTable(zip(of.steps.rows, steps * of.steps.ms, strict=True)), proposals=ProposeTable(times)
+    return dataclasses.replace(of, steps=steps, proposals=ProposeTable(times))
+
+
+@pytest.mark.parametrize("in_flight", [1, *(slow(load) for load in (4, 16))])
+def test_services_that_measured_each_other_cost_little_from_the_first_request_on(in_flight: int) -> None:
+    of, rng = world("cpu_135m"), np.random.default_rng(1)
+    longer = np.exp(np.abs(rng.normal(0.0, 0.6, len(of.steps.rows))))
+    wrong = with_times(
+        of, longer, {growth: float(np.exp(abs(rng.normal(0.0, 0.6)))) for growth in of.proposals.growths}
     )
-    load = steady(32, 4.0)
-    assert rate(of, SimAdaptive(wrong), load, after_s=2.0) >= 0.97 * best_fixed(of, load, 2.0)
+    load = steady(in_flight, 12.0)
+    router = SimAdaptive(wrong, PlannerSettings(default=TreeShape(2, 3, 5)))
+    assert rate(of, router, load, after_s=0.0) >= 0.95 * best_fixed(of, load, 0.0)
+
+
+@pytest.mark.parametrize("in_flight", [2, slow(32)])
+def test_a_draft_that_is_slower_than_it_measured_is_left_alone(in_flight: int) -> None:
+    calibration = world("h200_8b")
+    of = with_times(
+        calibration, np.ones(len(calibration.steps.rows)), dict.fromkeys(calibration.proposals.growths, 12.0)
+    )
+    load = steady(in_flight, 6.0)
+    assert rate(of, SimAdaptive(calibration), load, after_s=2.0) >= 0.97 * rate(of, Fixed(None), load, after_s=2.0)
 
 
 def test_the_table_has_a_row_a_load_and_a_column_a_policy() -> None:
