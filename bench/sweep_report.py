@@ -28,8 +28,11 @@ def report(sweeps: Sequence[dict[str, Any]], predictions: Sequence[Prediction]) 
 
     Runs that other processes disturbed count only where there is no other.
     """
-    summary = _summary(_by_key(point for sweep in sweeps for point in sweep["points"]), predictions)
-    return {"sweeps": list(sweeps), "summary": summary, "best": _best(summary), "prediction": _errors(summary)}
+    groups = _by_key(
+        point | {"turn": (number, point["repeat"])} for number, sweep in enumerate(sweeps) for point in sweep["points"]
+    )
+    summary = _summary(groups, predictions)
+    return {"sweeps": list(sweeps), "summary": summary, "best": _best(summary, groups), "prediction": _errors(summary)}
 
 
 def table(document: dict[str, Any]) -> str:
@@ -93,16 +96,20 @@ def _summary(groups: dict[_Key, list[dict[str, Any]]], predictions: Sequence[Pre
     return summary
 
 
-def _best(summary: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """At each load the fixed policy of most tokens a second, and adaptive over it."""
+def _best(summary: Sequence[dict[str, Any]], groups: dict[_Key, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """At each load the fixed policy of most tokens a second, and adaptive over it: the median over turns of both."""
     best = []
     for load in dict.fromkeys(entry["load"] for entry in summary):
         rates = {entry["policy"]: entry["tokens_per_s"] for entry in summary if entry["load"] == load}
-        adaptive = rates.pop(ADAPTIVE, None)
+        rates.pop(ADAPTIVE, None)
         if not rates:
             continue
         name = max(rates, key=lambda policy: rates[policy])
-        ratio = None if adaptive is None else adaptive / rates[name]
+        ours, theirs = (
+            {point["turn"]: point["tokens_per_s"] for point in groups.get((load, policy), [])}
+            for policy in (ADAPTIVE, name)
+        )
+        ratio = _median(ours[turn] / theirs[turn] for turn in ours.keys() & theirs.keys())
         best.append({"load": load, "best_fixed": name, "tokens_per_s": rates[name], "adaptive_ratio": ratio})
     return best
 

@@ -189,12 +189,14 @@ def point(load, policy, rate, **more):
         "tpot_ms": times,
         "mean_accepted_length": None if policy == "off" else 2.0,
         "is_disturbed": False,
+        "repeat": 0,
         **more,
     }
 
 
 def test_adaptive_is_held_against_the_best_fixed_policy_of_each_load():
-    points = [point("1", "off", rate) for rate in (10, 11, 99)] + [point("1", "2,3,5", 12), point("1", "adaptive", 9)]
+    points = [point("1", "off", rate, repeat=repeat) for repeat, rate in enumerate((10, 11, 99))]
+    points += [point("1", "2,3,5", 12), point("1", "adaptive", 9), point("1", "adaptive", 90, repeat=1)]
     points += [point("8", "off", 50), point("8", "2,3,5", 40), point("8", "adaptive", 51)]
     document = report([{"points": points}], [Prediction("8", "off", 45.0)])
     assert [(b["load"], b["best_fixed"], b["adaptive_ratio"]) for b in document["best"]] == [
@@ -203,6 +205,14 @@ def test_adaptive_is_held_against_the_best_fixed_policy_of_each_load():
     ]
     assert document["prediction"]["largest_error"] == pytest.approx(0.1)
     assert "largest error 10%: off at 8" in table(document)
+
+
+def test_disturbed_runs_count_only_where_there_is_no_other():
+    points = [point("1", "off", 10), point("1", "off", 4, is_disturbed=True, repeat=1)]
+    points += [point("1", "2,3,5", 7, is_disturbed=True)]
+    document = report([{"points": points}], [])
+    assert [entry["tokens_per_s"] for entry in document["summary"]] == [10, 7]
+    assert "| 1 | 10.0 | 7.0~ |" in table(document)
 
 
 def test_open_and_closed_loads_have_a_row_of_panels_each():
