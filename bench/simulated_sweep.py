@@ -13,7 +13,6 @@ from bench.simulated_adaptive import SimAdaptive
 from bench.simulated_requests import KnownRequests
 from bench.simulated_router import Fixed, SimRouter
 from bench.simulated_truth import calibrated_world, served_world, skills_of
-from bench.simulated_world import World
 from bench.simulation import Simulation
 from bench.sweep_document import load_of
 from bench.sweep_report import Prediction
@@ -69,17 +68,13 @@ class _Stage:
     def _run(self, router: SimRouter, load: Load, point: dict[str, Any]) -> float:
         requests = dataclasses.replace(self._known, first_number=point["first_number"])
         simulation = Simulation(
-            _with_requests(self._world, requests),
+            dataclasses.replace(self._world, requests=requests),
             router,
             num_targets=self._settings["targets"],
             num_drafts=self._settings["drafts"],
             seed=self._settings["seed"] + point["repeat"],
         )
         return simulation.run(load).rate(load.ramp_s, load.seconds)
-
-
-def _with_requests(world: World, requests: KnownRequests) -> World:
-    return dataclasses.replace(world, requests=requests)
 
 
 def _filled(values: Sequence[int | None], default: int) -> list[int]:

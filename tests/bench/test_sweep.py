@@ -144,6 +144,20 @@ def test_policies_are_interleaved_and_requests_carry_them(adaptive_router, tmp_p
     assert len(ElementTree.parse(tmp_path / "out.svg").findall(".//{*}polyline")) == 6
 
 
+def test_an_interrupted_sweep_shows_what_it_has(adaptive_router, tmp_path, monkeypatch):
+    play, calls = LoadGenerator.play, iter(range(9))
+
+    def interrupted(self, *args, **kwargs):
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return play(self, *args, **kwargs)
+
+    monkeypatch.setattr(LoadGenerator, "play", interrupted)
+    code, document = sweep(adaptive_router, tmp_path, "--concurrency", "1", "--policies", "off;3,1,4")
+    assert code == 0
+    assert [point["policy"] for point in document["sweeps"][0]["points"]] == ["off"]
+
+
 def test_measured_sweeps_are_shown_together(adaptive_router, tmp_path, capsys):
     for number, concurrency in enumerate(("1", "2")):
         flags = ["--concurrency", concurrency, "--policies", "off", "--num-prompts", "2"]
