@@ -31,7 +31,7 @@ def check_greedy(client: PacelineClient, oracle: Oracle, prompts: list[str], max
 def test_greedy_tokens_equal_transformers_with_and_without_speculation(
     fp32_client: PacelineClient, oracle: Oracle, prompts: list[str]
 ) -> None:
-    check_greedy(fp32_client, oracle, prompts[:4], 32)
+    check_greedy(fp32_client, oracle, prompts[:8], 32)
 
 
 @pytest.mark.slow
