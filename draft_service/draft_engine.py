@@ -123,7 +123,7 @@ class DraftEngine:
         extend = message.extend
         num_rows = extend.num_tokens.tolist()
         hidden_states = borrow_tensor(extend.hidden_states)
-        features = hidden_states.split(num_rows) if len(num_rows) > 1 else (hidden_states,)
+        features = (hidden_states,) if len(num_rows) == 1 else hidden_states.split(num_rows)
         start = 0
         columns = (extend.session.tolist(), extend.round.tolist(), extend.base_committed_len.tolist(), num_rows)
         for session, round_, base_len, count, shape, part in zip(*columns, message.shapes, features, strict=True):

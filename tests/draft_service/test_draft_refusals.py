@@ -86,6 +86,15 @@ async def test_a_broken_extend_ends_its_stream_alone(serve: Serve, name: str) ->
         await running.free_pages(running.service.info.num_pages)
 
 
+async def test_an_extend_of_no_session_changes_nothing(serve: Serve) -> None:
+    async with serve() as running:
+        target = await bystander(running)
+        nothing = verify_pb2.ExtendInput(incarnation=1000, hidden_states=encode_tensor(to_raw(torch.zeros(0, HIDDEN))))
+        await target.call.write(draft_pb2.SpeculateRequest(extend=nothing))
+        await target.ask(1, 2, random_prompt(9), base_len=6)
+        await target.end()
+
+
 @pytest.mark.parametrize("method", ["Speculate", "Sync"])
 async def test_random_bytes_end_their_stream_alone(serve: Serve, method: str) -> None:
     noise = torch.randint(0, 256, (64, 40), generator=torch.Generator().manual_seed(5), dtype=torch.uint8)
