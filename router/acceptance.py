@@ -148,13 +148,11 @@ class AcceptanceModel:
             if skills.has_spoken[slot] or shown <= least:
                 continue
             skills.has_spoken[slot] = True
-            alone = (
-                float(skills.mean[slot]) * (shown + PRIOR_STD**-2) / shown
-            )  # what its rounds say without the average
+            by_rounds = float(skills.mean[slot]) * (shown + PRIOR_STD**-2) / shown  # the average left out
             weight = 1.0 / (1.0 / shown + PRIOR_STD**2)
             self._shift_precision += weight
             before = self._shift
-            shift = before + weight * min(max(alone, -_MOST_HEARD), _MOST_HEARD) / self._shift_precision
+            shift = before + weight * min(max(by_rounds, -_MOST_HEARD), _MOST_HEARD) / self._shift_precision
             self._shift = min(max(shift, -_MAX_SHIFT), _MAX_SHIFT)
             self._shift_precision = min(self._shift_precision, _SHIFT_MEMORY)
             skills.rebase(self._shift - before)

@@ -120,13 +120,15 @@ class AdaptiveFleet:
         now_s = self._clock()
         target.policy.take_step(_report(link.load), now_s)
         changed = []
-        for key, ladder in target.policy.plan(now_s).items() if target.policy.is_due(now_s) else ():
+        plan = target.policy.plan(now_s) if target.policy.is_due(now_s) else {}
+        for key, ladder in plan.items():
             assert isinstance(key, LiveRequest)
             self._ladders[key] = ladder
             changed.append(key)
         asking = [live for live in self._draftless if self._at[live] == link.address and self._asks(live, link)]
         self._draftless.difference_update(asking)
-        changed += (live for live in asking if live not in changed)
+        told = set(changed)
+        changed += [live for live in asking if live not in told]
         if target.policy.joined != target.joined:
             target.joined = target.policy.joined
             link.set_batch_policy(join_rounds=target.joined)

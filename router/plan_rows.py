@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.types import TreeShape
+from router.acceptance import Ints
 from router.cost_model import CostModel
+from router.cost_tables import Floats
 from router.goodput import Crowd, Goodput, Prompts, Rate
 from router.shape_menu import OFF, ShapeMenu
 
@@ -43,7 +45,8 @@ class PlanRows:
     def begin(self, crowd: Crowd, prompts: Prompts) -> None:
         """The first shapes: the best by the calibration alone, or the default where that is not far behind."""
         self.shapes[:] = self._goodput.best(crowd, BATCHES, prompts).shapes
-        self.shapes[0] = _best_of(self._goodput.alone(crowd))
+        alone, levels = self._goodput.alone(crowd), np.arange(len(SKILLS))
+        self.shapes[0] = best = _best_of(alone)
         number = OFF if self._settings.default is None else self._menu.index.get(self._settings.default, OFF)
         if number == OFF:
             return
@@ -52,8 +55,6 @@ class PlanRows:
         rates = self._goodput.of_rows(crowd, BATCHES, prompts, self.shapes)
         near = factor * self._goodput.of_rows(crowd, BATCHES, prompts, default) >= rates
         self.shapes[near] = number
-        alone, levels = self._goodput.alone(crowd), np.arange(len(SKILLS))
-        best = _best_of(alone)
         self.shapes[0] = np.where(factor * alone[:, number] >= alone[levels, best], number, best)
 
     def revise(self, crowd: Crowd, prompts: Prompts) -> bool:
@@ -115,7 +116,8 @@ def row_at(batch: float) -> int:
     return int(np.abs(np.log(BATCHES / batch)).argmin())
 
 
-def _best_of(rates: np.ndarray) -> np.ndarray:
+def _best_of(rates: Floats) -> Ints:
     """[levels]: of [levels, shapes + 1], whose last column is OFF."""
-    best = rates.argmax(axis=1)
-    return np.where(best == rates.shape[1] - 1, OFF, best)
+    top = rates.argmax(axis=1)
+    best: Ints = np.where(top == rates.shape[1] - 1, OFF, top)
+    return best
