@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, ProcessCollector
 from prometheus_client.registry import Collector
 
 from paceline.errors import PacelineError
-from paceline.metrics import LoopHistogram
+from paceline.loop_histogram import LoopHistogram
 from paceline.types import FinishReason, SpeculationDecision
 from router.live_request import LiveRequest
 

@@ -1,10 +1,10 @@
-"""What a service's own kinds of metrics say to Prometheus."""
+"""What a LoopHistogram says to Prometheus."""
 
 from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from paceline.metrics import LoopHistogram
+from paceline.loop_histogram import LoopHistogram
 
 BOUNDS = (0.005, 0.1, 1, 10)
 VALUES = (0.0, 0.005, 0.05, 0.1, 0.5, 1.0, 7.0, 10.0, 11.0)
