@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 
@@ -38,7 +39,15 @@ def _map_chunk(num_bytes: int) -> Tensor:
     size = -(-num_bytes // _HUGE_BYTES) * _HUGE_BYTES
     pages = mmap.mmap(-1, size + _HUGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
+        _ask_for_huge(pages)
     chunk = torch.frombuffer(pages, dtype=torch.uint8)
     begin = -chunk.data_ptr() % _HUGE_BYTES
     return chunk[begin : begin + size]
+
+
+def _ask_for_huge(pages: mmap.mmap) -> None:
+    try:
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a kernel that was built without them says so
+            raise

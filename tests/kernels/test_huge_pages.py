@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
+
+import pytest
 import torch
 
 from kernels.cpu_ops.huge_pages import HugePages
@@ -25,3 +29,15 @@ def test_tensors_outlive_what_made_them() -> None:
     del pages
     others = [HugePages().empty((1000, 1000), torch.float32).fill_(4) for _ in range(4)]
     assert int(tensor.sum()) == 3_000_000 and len(others) == 4
+
+
+class KernelWithout(mmap.mmap):
+    """As of a kernel that was built without huge pages."""
+
+    def madvise(self, *given: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+
+def test_a_kernel_without_huge_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mmap, "mmap", KernelWithout)
+    assert HugePages().empty((3, 5), torch.float32).fill_(2).sum() == 30
