@@ -50,10 +50,14 @@ def _draw_at(
 ) -> np.ndarray:
     """int64 [n]: the target's token after node ``at[1][i]`` of request ``at[0][i]``."""
     requests, nodes = at
+    temperature = sampling.temperature[requests]
+    is_plain = sampling.bias_indptr is None and sampling.token_bitmask is None
+    if is_plain and logits.device.type == "cpu" and not temperature.any():
+        rows = logits.numpy()  # read where they lie: torch would copy a row first, 0.36 ms against 0.1
+        return np.array([rows[node].argmax() for node in nodes], np.int64)
     scores = logits.index_select(0, torch.from_numpy(nodes).to(logits.device))
     _add_bias(scores, sampling, nodes)
     _mask(scores, sampling, nodes)
-    temperature = sampling.temperature[requests]
     greedy = temperature == 0
     if greedy.all():
         return scores.argmax(1).cpu().numpy()
