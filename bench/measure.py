@@ -28,7 +28,6 @@ from client.request import Sampling
 from client.rounds import RoundSource
 from paceline.errors import ConfigError, UnavailableError
 from paceline.threads import num_cores, share_cores
-from paceline.tls import TlsIdentity
 
 DEFAULT_DTYPE = "bfloat16"
 _WARM_UP_TOKENS = 8
@@ -118,8 +117,7 @@ def _run_all(config: BenchConfig, prompts: Sequence[str], address: str, on_start
     schedule = _schedule(config, len(prompts))
     num_processes = config.client_processes or max(map(processes_for, config.concurrencies))
     fleet = asyncio.run(prepare(config, workload, config.variants()))
-    files = workload.credentials.tls
-    tls = None if files is None else TlsIdentity(files)
+    tls = workload.tls()
     sources = [RoundSource("target", address, tls) for address in fleet.targets]
     sources += [RoundSource("draft", address, tls) for address in fleet.drafts]
     on_start()

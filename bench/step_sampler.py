@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 from bench.side_thread import SideThread
 from bench.target_link import StepSample, TargetLink
+from paceline.tls import TlsIdentity
 
 _INTERVAL_S = 0.1  # a look costs the target a good part of a millisecond
 
@@ -15,9 +16,9 @@ _INTERVAL_S = 0.1  # a look costs the target a good part of a millisecond
 class StepSampler(SideThread):
     """Some of all steps, each once."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], tls: TlsIdentity | None) -> None:
         super().__init__("step sampler")
-        self._addresses = addresses
+        self._addresses, self._tls = addresses, tls
         self._steps: list[StepSample] = []
 
     def take(self) -> list[StepSample]:
@@ -29,7 +30,7 @@ class StepSampler(SideThread):
 
     async def look(self) -> None:
         async with AsyncExitStack() as stack:
-            links = [await stack.enter_async_context(TargetLink(address)) for address in self._addresses]
+            links = [await stack.enter_async_context(TargetLink(address, self._tls)) for address in self._addresses]
             last: dict[str, StepSample | None] = {}
             while not self.is_over:
                 for link in links:

@@ -81,7 +81,7 @@ def _run_all(config: SweepConfig, prompts: Sequence[str], address: str) -> Sweep
     runs: list[SweepRun] = []
     with (
         LoadGenerator(workload, num_processes) as generator,
-        StepSampler(fleet.targets) as sampler,
+        StepSampler(fleet.targets, workload.tls()) as sampler,
         tqdm(total=sum(point.load.seconds for point in points), unit="s", disable=None) as bar,
     ):
         stage = _Stage(config, generator, sampler)

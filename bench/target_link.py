@@ -8,6 +8,7 @@ from typing import Self
 
 from client.errors import typed_errors_aio
 from paceline.rpc import open_channel
+from paceline.tls import TlsIdentity
 from paceline.v1 import target_pb2, target_pb2_grpc
 
 _TIMEOUT_S = 5.0
@@ -29,14 +30,15 @@ class StepSample:
 class TargetLink:
     """Belongs to a running event loop. An async context manager: it owns a channel."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: TlsIdentity | None) -> None:
         self.address = address
-        self._channel = open_channel(address, None)
+        self._tls = tls
+        self._channel = open_channel(address, tls)
         self._stub = target_pb2_grpc.TargetServiceStub(self._channel)
 
     async def last_step(self) -> StepSample | None:
         """None where nothing stepped since the load changed. Raises a PacelineError."""
-        async with typed_errors_aio(self.address, None):
+        async with typed_errors_aio(self.address, self._tls):
             reply = await self._stub.GetInfo(target_pb2.TargetServiceGetInfoRequest(), timeout=_TIMEOUT_S)
         load = reply.load
         if not load.rows:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from client.credentials import Credentials
 from client.request import GenerateOptions, Message, Sampling, Speculation
+from paceline.tls import TlsIdentity
 from paceline.types import TreeShape
 
 PLAIN, SPECULATIVE = "plain", "speculative"
@@ -42,6 +43,11 @@ class Workload:
     prompts: Sequence[str]
     samplings: Sequence[Sampling]  # one a prompt
     credentials: Credentials = field(default_factory=Credentials)  # of the clients
+
+    def tls(self) -> TlsIdentity | None:
+        """For calls to the services behind the router. Raises ConfigError."""
+        files = self.credentials.tls
+        return None if files is None else TlsIdentity(files)
 
     def messages(self, number: int) -> list[Message]:
         return [Message("user", self.prompts[number % len(self.prompts)])]
