@@ -29,7 +29,7 @@ class Load:
 
     @property
     def label(self) -> str:
-        """Like 8 in flight, 2.5/s, 1-8-1."""
+        """Like 8 (in flight), 2.5/s, 1-8-1 (by turns)."""
         amounts = "-".join(f"{amount:g}" for _, amount in self.phases)
         return f"{amounts}/s" if self.is_open else amounts
 
@@ -52,7 +52,7 @@ class Load:
 
 def closed_loads(amounts: tuple[str, ...], seconds: float, *, ramp_s: float = 0.0) -> list[Load]:
     """One for each number of requests in flight. Raises ConfigError."""
-    return [Load(((seconds, _number(amount, "concurrency")),), ramp_s=ramp_s) for amount in amounts]
+    return [Load(((seconds, _whole(amount, "concurrency")),), ramp_s=ramp_s) for amount in amounts]
 
 
 def open_loads(rates: tuple[str, ...], seconds: float, *, ramp_s: float = 0.0) -> list[Load]:
@@ -65,7 +65,8 @@ def phased_load(text: str, *, is_open: bool) -> Load:
     parts = [part.split(":") for part in text.split(";")]
     if not all(len(part) == 2 for part in parts):
         raise ConfigError(f"--phases is {text!r}; write seconds:amount;..., like 8:2;4:128;8:2")
-    phases = tuple((_number(seconds, "phases"), _number(amount, "phases")) for seconds, amount in parts)
+    read = _number if is_open else _whole
+    phases = tuple((_number(seconds, "phases"), read(amount, "phases")) for seconds, amount in parts)
     return Load(phases, is_open=is_open)
 
 
@@ -76,4 +77,10 @@ def _number(text: str, name: str) -> float:
         number = 0.0
     if not 0 < number < float("inf"):
         raise ConfigError(f"--{name} holds {text!r}; it takes numbers above 0")
+    return number
+
+
+def _whole(text: str, name: str) -> float:
+    if not (number := _number(text, name)).is_integer():
+        raise ConfigError(f"--{name} holds {text!r}; requests in flight are whole numbers")
     return number

@@ -40,8 +40,6 @@ class SweepConfig(WorkloadFlags):
             0 <= self.ramp_seconds < self.seconds_per_point, "ramp_seconds", self.ramp_seconds, "below those of a point"
         )
         require(self.warm_up_seconds >= 0, "warm_up_seconds", self.warm_up_seconds, "0 or more")
-        whole = all(part.isdecimal() for part in self.concurrency)
-        require(whole, "concurrency", ",".join(self.concurrency), "whole numbers")
         self.names()
         if not self.loads():
             raise ConfigError("no load is left: give --concurrency, --rates or --phases")
