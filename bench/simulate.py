@@ -22,6 +22,7 @@ from bench.simulated_truth import served_world
 from bench.simulated_world import World, load_world
 from bench.simulation import Simulation
 from bench.sweep_document import read_sweeps
+from bench.writing import check_writable
 from paceline.config import flag, parse_flags, require
 
 _WORLDS = Path(__file__).with_name("worlds")
@@ -71,6 +72,7 @@ class SimulateConfig:
 def main(argv: Sequence[str]) -> int:
     """Exit code 0. Raises ConfigError."""
     config = parse_flags(SimulateConfig, argv, prog="paceline bench simulate")
+    check_writable(config.json, "json")
     document = simulate(config)
     if config.json and config.json != "-":
         Path(config.json).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from bench.simulated_events import Events
 from bench.simulated_world import World
 from paceline.types import TreeShape
+from router.cost_tables import covers
 
 
 class SimDraft:
@@ -45,11 +46,5 @@ class SimDraft:
 @functools.cache
 def growth_of(shape: TreeShape, growths: tuple[TreeShape, ...]) -> TreeShape:
     """The smallest growth that covers the shape; the shape itself where there is none."""
-    fitting = [
-        growth
-        for growth in growths
-        if growth.num_steps >= shape.num_steps
-        and growth.eagle_topk >= shape.eagle_topk
-        and growth.num_draft_tokens >= shape.num_draft_tokens
-    ]
+    fitting = [growth for growth in growths if covers(growth, shape)]
     return min(fitting, key=lambda fit: (fit.num_steps, fit.eagle_topk, fit.num_draft_tokens), default=shape)

@@ -109,7 +109,7 @@ def _proposals(sweep: dict[str, Any], points: Points, extra_ms: float) -> list[d
         waits: dict[int, list[float]] = {}
         for step in (step for point in points if point["policy"] == policy for step in _samples(point)):
             if step.drafted == step.requests and not step.prefill_tokens and step.wait_ms > 0:
-                waits.setdefault(step.drafted, []).append(step.wait_ms + extra_ms - RPC_MS)
+                waits.setdefault(step.drafted, []).append(max(0.0, step.wait_ms + extra_ms - RPC_MS))
         medians = {sessions: statistics.median(its) for sessions, its in waits.items() if len(its) >= _LEAST_SAMPLES}
         shape = fixed_shape(policy)
         if medians and shape is not None:

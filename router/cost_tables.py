@@ -62,7 +62,7 @@ class ProposeTable:
         measured = list(times)
         groups: dict[TreeShape, list[tuple[float, float]]] = {}
         for growth, sessions, _ in measured:
-            bound = min(ms for other, count, ms in measured if count >= sessions and _covers(other, growth))
+            bound = min(ms for other, count, ms in measured if count >= sessions and covers(other, growth))
             groups.setdefault(growth, []).append((sessions, bound))
         self._tables: Mapping[TreeShape, StepTable] = {growth: StepTable(pairs) for growth, pairs in groups.items()}
 
@@ -75,7 +75,7 @@ class ProposeTable:
         return self._tables[growth]
 
 
-def _covers(large: TreeShape, small: TreeShape) -> bool:
+def covers(large: TreeShape, small: TreeShape) -> bool:
     """Whether every tree of the small growth is part of one of the large."""
     return (
         large.num_steps >= small.num_steps
