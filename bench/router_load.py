@@ -24,6 +24,7 @@ from bench.router_report import first_token_report, first_token_table, table, va
 from bench.router_rig import Rig, StubSettings, fleet_rig, stub_rig
 from bench.router_runs import Work, first_token_runs, load_runs
 from bench.workload import PLAIN, SPECULATIVE, Variant
+from bench.workload_flags import DEFAULT_PROMPTS
 from bench.writing import check_writable
 from paceline.config import flag, parse_flags, require
 from paceline.errors import ConfigError
@@ -31,7 +32,6 @@ from paceline.threads import num_cores
 
 _PROMPTS = tuple(f"Prompt number {i} of the router's load." for i in range(64))
 _AT_ONCE: Mapping[str, Any] = {"stream_interval": 1, "step_ms": 0.0}
-_MODEL_PROMPTS = str(Path(__file__).with_name("prompts.jsonl"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ class RouterLoadConfig:
             raise ConfigError(f"--variants names {', '.join(sorted(unknown))}; there are {', '.join(DRESSES)}")
         if self.with_model and DIRECT in self.variants:
             raise ConfigError(f"--variants names {DIRECT}, but a target with a model answers no clients: leave it out")
+        for text in self.stream_intervals:
+            require(text.isdecimal() and int(text) > 0, "stream_intervals", text, "a number, at least 1")
         for text in self.step_ms:
             require(_is_time(text), "step_ms", text, "milliseconds, 0 or more")
 
@@ -86,7 +88,7 @@ class RouterLoadConfig:
 
     def work(self) -> Work:
         processes = self.client_processes or processes_for(self.streams)
-        prompts = tuple(load_prompts(_MODEL_PROMPTS)) if self.with_model else _PROMPTS
+        prompts = tuple(load_prompts(DEFAULT_PROMPTS)) if self.with_model else _PROMPTS
         variant = Variant(SPECULATIVE if self.with_model else PLAIN)
         return Work(prompts, self.max_tokens, variant, self.streams, self.requests, processes)
 

@@ -79,13 +79,15 @@ def _first_token_row(report: Mapping[str, Any]) -> str:
 
 
 def _ratio(ratios: Mapping[str, float], name: str) -> str:
-    return f"{ratios[name]:.3f}" if ratios else ""
+    return f"{ratios[name]:.3f}" if name in ratios else ""
 
 
 def _of_plain(runs: Sequence[LoadFigures], plain: Sequence[LoadFigures]) -> dict[str, float]:
-    pairs = zip(runs, plain, strict=False)
-    ratios = [{key: value / beside.as_dict()[key] for key, value in run.as_dict().items()} for run, beside in pairs]
-    return _medians(ratios) if ratios else {}
+    """Without the figures that are 0 in a run of plain, as CPU time below the clock's tick is."""
+    pairs = [(run.as_dict(), beside.as_dict()) for run, beside in zip(runs, plain, strict=False)]
+    ratios = [{key: value / beside[key] for key, value in run.items() if beside[key]} for run, beside in pairs]
+    common = set.intersection(*map(set, ratios)) if ratios else set()
+    return {key: statistics.median(ratio[key] for ratio in ratios) for key in sorted(common)}
 
 
 def _medians(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
