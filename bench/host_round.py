@@ -109,6 +109,7 @@ def serving(serve: Callable[[Connection, int, float], None], batch: int, wait_s:
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(theirs, batch, wait_s), daemon=True)
     process.start()
+    theirs.close()  # so that recv ends where the process does
     try:
         yield ours.recv()
     finally:

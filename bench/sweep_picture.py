@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from bench.policies import ADAPTIVE
 from bench.svg import legend, page
 
 _COLOURS = ("#7f7f7f", "#9ecae1", "#3182bd", "#31a354", "#fdae6b", "#756bb1", "#8c564b", "#bcbd22")
@@ -30,7 +31,7 @@ def sweep_picture(document: dict[str, Any], title: str) -> str:
     """A row for closed loops, one for open ones, where there are any. Loads with several phases are left out."""
     steady = [entry for entry in document["summary"] if not _has_phases(entry)]
     policies = list(dict.fromkeys(entry["policy"] for entry in steady))
-    colours = dict(zip(policies, _COLOURS * len(policies), strict=False)) | {"adaptive": _ADAPTIVE_COLOUR}
+    colours = dict(zip(policies, _COLOURS * len(policies), strict=False)) | {ADAPTIVE: _ADAPTIVE_COLOUR}
     body = [*legend((policy, colours[policy]) for policy in policies)]
     y = _TOP
     for is_open, word in ((False, "requests in flight"), (True, "arrivals a second")):

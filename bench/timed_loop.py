@@ -45,7 +45,7 @@ class TimedLoop:
         self._numbers = itertools.count(share.first_number + share.part, share.num_parts)
         self._running: dict[int, SentRequest] = {}  # by number, in the order of their start
         self._outcomes: dict[int, Outcome] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []  # kept when they end: an error of our own in one is raised
         self._wanted = 0
         self._is_over = asyncio.Event()
 
@@ -114,9 +114,7 @@ class TimedLoop:
         sampling = shortened(self._workload.sampling(number), length)
         sent = SentRequest(self._client, self._workload.messages(number), sampling, self._options)
         self._running[number] = sent
-        task = asyncio.create_task(self._follow(number, sent))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.append(asyncio.create_task(self._follow(number, sent)))
 
     async def _follow(self, number: int, sent: SentRequest) -> None:
         outcome = self._outcomes[number] = await sent.outcome()

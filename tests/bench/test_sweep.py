@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import threading
 from concurrent import futures
@@ -16,6 +17,7 @@ from bench.load import Load
 from bench.load_generator import LoadGenerator
 from bench.sweep_picture import sweep_picture
 from bench.sweep_report import Prediction, report, table
+from bench.timed_run import LEAST_TOKENS
 from bench.workload import PLAIN, Variant, Workload
 from client.request import Sampling
 from paceline.v1 import common_pb2, router_pb2, target_pb2, target_pb2_grpc
@@ -26,8 +28,13 @@ PROPOSALS = [common_pb2.ProposeTime(shape=CHAIN, sessions=1, ms=2.0)]
 
 
 class Target(target_pb2_grpc.TargetServiceServicer):
+    """Each look sees another step."""
+
+    def __init__(self):
+        self.step_ms = itertools.count(12.0)
+
     def GetInfo(self, request, context):
-        load = target_pb2.LoadReport(rows=2, verified_requests=2, step_ms=12.0)
+        load = target_pb2.LoadReport(rows=2, verified_requests=2, step_ms=next(self.step_ms))
         return target_pb2.TargetServiceGetInfoResponse(load=load)
 
 
@@ -74,8 +81,8 @@ class Endless:
             self.seen.append(self.running)
         offset = 0
         while not gone.wait(0.01):
-            yield router_pb2.GenerateResponse(token_ids=[1], offset=offset)
-            offset += 1
+            yield router_pb2.GenerateResponse(token_ids=[1] * LEAST_TOKENS, offset=offset)
+            offset += LEAST_TOKENS
         with self.lock:
             self.running -= 1
 
@@ -94,8 +101,8 @@ def test_as_many_are_in_flight_as_each_phase_says_and_none_at_the_end(router):
 def test_the_first_of_a_closed_loop_may_be_shorter_and_ended_ones_are_replaced(router):
     with generator_for(router) as generator:
         run = generator.play(Variant(PLAIN), Load(((0.3, 4),)), first_number=6, seed=0)
-    limits = [request.sampling_params.max_tokens for request in router.requests]
-    assert sorted(limits[:4]) == [2, 4, 6, 8] and set(limits[4:]) == {8}
+    limits = sorted(request.sampling_params.max_tokens for request in router.requests)
+    assert limits[:3] == [2, 4, 6] and set(limits[3:]) == {8}
     assert list(run.outcomes)[:4] == [6, 7, 8, 9]
     assert len(run.completions) > 4
 
@@ -138,7 +145,8 @@ def test_policies_are_interleaved_and_requests_carry_them(adaptive_router, tmp_p
     asked = {(request.speculation.disable, request.speculation.shape.num_steps) for request in adaptive_router.requests}
     assert asked == {(True, 0), (False, 3), (False, 0)}
     assert document["sweeps"][0]["calibration"]["step_ms"] == [[1, 11.0], [4, 14.0], [16, 26.0]]
-    assert points[0]["steps"][0][:3] == [2, 0, 2]
+    steps = [step for point in points for step in point["steps"]]
+    assert steps and all(step[:3] == [2, 0, 2] for step in steps)
     assert all(entry["predicted_tokens_per_s"] > 0 for entry in document["summary"])
     assert "adaptive / best" in capsys.readouterr().out
     assert len(ElementTree.parse(tmp_path / "out.svg").findall(".//{*}polyline")) == 6
@@ -182,6 +190,7 @@ def test_a_router_that_does_not_decide_adaptively_is_refused(router, capsys):
         (["--policies", "off;off"], "twice"),
         (["--policies", "3,1"], "steps,topk,nodes"),
         (["--phases", "8-2"], "seconds:amount"),
+        (["--phases", "8:0.4"], "whole numbers"),
         (["--ramp-seconds", "9"], "--ramp-seconds is 9"),
         (["--measured", "/nowhere.json"], "/nowhere.json"),
         (["--picture", "/nowhere/out.svg"], "no folder"),
