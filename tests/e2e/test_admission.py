@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +11,7 @@ from client.client import Generation, PacelineClient
 from client.launcher import Fleet, FleetConfig
 from client.request import GenerateOptions, Sampling
 from paceline.errors import CapacityError, DeadlineError
-from tests.support.services import WAIT_S
+from tests.support.services import WAIT_S, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -48,10 +47,7 @@ def ask(client: PacelineClient, tenant: str, sampling: Sampling = SHORT, **optio
 
 
 def wait_for_queue(client: PacelineClient, num_requests: int) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while client.info().queued_requests != num_requests:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: client.info().queued_requests == num_requests, f"{num_requests} requests wait")
 
 
 def test_a_deadline_ends_a_request_that_waits_and_one_that_runs(client: PacelineClient, busy: Generation) -> None:

@@ -19,7 +19,7 @@ from client.launcher import Fleet
 from client.process import ServiceProcess
 from client.request import Sampling
 from tests.support.certificates import Authority
-from tests.support.services import ROOT, TREE, WAIT_S, ask
+from tests.support.services import ROOT, TREE, WAIT_S, ask, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ def test_a_service_that_cannot_start_names_what_to_mend_and_exits_with_2(name: s
     with socket.create_server(("127.0.0.1", 0)) as taken:
         given = ["--port", "0", *flags(tmp_path, taken.getsockname()[1])]
         command = [sys.executable, "-m", module, *given]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=WAIT_S, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert (done.returncode, last.startswith(f"{module}: ")) == (2, True), done.stderr
     assert words in last and "Traceback" not in done.stderr
@@ -90,10 +90,7 @@ def test_a_router_with_wrong_names_in_its_lists_serves_with_the_right_ones_and_t
     try:
         router.wait_ready(time.monotonic() + WAIT_S)
         with PacelineClient(router.address, request_timeout_s=WAIT_S) as client:
-            while not all(
-                any(state.ready for state in states) for states in (client.info().targets, client.info().drafts)
-            ):
-                pass
+            wait_until(lambda: is_linked(client), "the router has a target and a draft")
             answer = ask(client, prompts[0], Sampling(max_tokens=12, ignore_eos=True), TREE)
             assert answer.stats.speculative_rounds
             code = main(["doctor", "--router", router.address, "--json"])
@@ -104,3 +101,8 @@ def test_a_router_with_wrong_names_in_its_lists_serves_with_the_right_ones_and_t
     assert problems.keys() == {"target 127.0.0.1:2", f"target {draft}", "draft 127.0.0.1:1", f"draft {target}"}
     assert all(found["message"] and found["remedy"] for found in problems.values())
     assert "dns:///nobody.invalid:7200" in router.log_path.read_text()
+
+
+def is_linked(client: PacelineClient) -> bool:
+    info = client.info()
+    return all(any(replica.ready for replica in replicas) for replicas in (info.targets, info.drafts))

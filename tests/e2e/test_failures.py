@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -17,7 +16,7 @@ from client.client import Generation, PacelineClient
 from client.launcher import Fleet, FleetConfig
 from client.request import GenerateOptions, Message, Sampling
 from paceline.v1 import draft_pb2, draft_pb2_grpc, target_pb2, target_pb2_grpc
-from tests.support.services import PATIENT, TREE, WAIT_S, ask
+from tests.support.services import PATIENT, TREE, WAIT_S, ask, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -41,13 +40,6 @@ def read(generation: Generation, num_tokens: int) -> None:
     seen = 0
     while seen < num_tokens:
         seen += len(next(generation).token_ids)
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.05)
 
 
 def free_pages(fleet: Fleet) -> list[int]:

@@ -1,9 +1,10 @@
-"""What the end-to-end tests share: transformers as the oracle, and a client's turn."""
+"""What the end-to-end tests share: transformers as the oracle, a client's turn, and a wait."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -53,3 +54,10 @@ def ask(client: PacelineClient, prompt: str, sampling: Sampling, speculation: Sp
     options = GenerateOptions(speculation=speculation)
     with client.generate([Message("user", prompt)], sampling=sampling, options=options) as generation:
         return generation.result()
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.05)
