@@ -19,7 +19,6 @@ from draft_service.sessions import SessionTable
 from engine.draft_batch import ExtendItem, PendingTrees, TreeSource
 from engine.wire import borrow_tensor
 from paceline.tree import DraftTree
-from paceline.types import TreeShape
 
 _KEPT_STEPS = 8
 
@@ -136,7 +135,7 @@ class DraftEngine:
     def _item(self, session: Session, work: Work) -> ExtendItem:
         shape = work.shape
         if shape is not None:
-            shape = _fit(shape, self.table.context_length - 1 - work.base_len - len(work.rows))
+            shape = shape.within(self.table.context_length - 1 - work.base_len - len(work.rows))
         return ExtendItem(
             table=session.table,
             base_len=work.base_len,
@@ -192,14 +191,3 @@ class DraftEngine:
             step, session = self._ran.popleft()
             if session.last_step == step:
                 session.disown_message()
-
-
-def _fit(shape: TreeShape, room: int) -> TreeShape | None:
-    """The shape with its levels cut to ``room``, the positions before the context's end; None where there are none."""
-    num_steps = min(shape.num_steps, room)
-    if num_steps == shape.num_steps:
-        return shape
-    if num_steps < 1:
-        return None
-    num_nodes = min(shape.num_draft_tokens, TreeShape.max_nodes(num_steps, shape.eagle_topk))
-    return TreeShape(num_steps, shape.eagle_topk, num_nodes, shape.min_path_permille)

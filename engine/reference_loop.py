@@ -216,13 +216,10 @@ class _Run:
     def _propose_params(self) -> ProposeParams | None:
         """The shape, less the levels that would pass the context's end."""
         assert self._session is not None
-        shape, params = self._session.shape, self._params
-        num_steps = min(shape.num_steps, self._context - 1 - self._committed_len)
-        if num_steps < 1:
+        fitted = self._session.shape.within(self._context - 1 - self._committed_len)
+        if fitted is None:
             return None
-        most = TreeShape.max_nodes(num_steps, shape.eagle_topk)
-        nodes = min(shape.num_draft_tokens, most)
-        fitted = TreeShape(num_steps, shape.eagle_topk, nodes, shape.min_path_permille)
+        params = self._params
         return ProposeParams.of(fitted, seed=params.seed, temperature=params.temperature)
 
 

@@ -80,6 +80,15 @@ class TreeShape:
         limit = f"at most {most}, all that {self.num_steps} steps of {self.eagle_topk} give with the root"
         _require(self.num_draft_tokens <= most, "num_draft_tokens", self.num_draft_tokens, limit)
 
+    def within(self, num_levels: int) -> TreeShape | None:
+        """With no more levels than these; itself where it has none more; None for no level."""
+        if self.num_steps <= num_levels:
+            return self
+        if num_levels < 1:
+            return None
+        num_nodes = min(self.num_draft_tokens, self.max_nodes(num_levels, self.eagle_topk))
+        return TreeShape(num_levels, self.eagle_topk, num_nodes, self.min_path_permille)
+
     @staticmethod
     def max_nodes(num_steps: int, eagle_topk: int) -> int:
         """Candidates of a full beam, and the root."""

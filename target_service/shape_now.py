@@ -15,8 +15,4 @@ def shape_now(seq: Sequence, committed_len: int, *, num_decoding: int, context_l
     if not seq.is_decoding or committed_len + 2 >= seq.limit:
         return None
     shape = seq.decision.shape_for(num_decoding)
-    room = context_length - 1 - committed_len
-    if shape is None or shape.num_steps <= room:
-        return shape
-    nodes = min(shape.num_draft_tokens, TreeShape.max_nodes(room, shape.eagle_topk))
-    return TreeShape(room, shape.eagle_topk, nodes, shape.min_path_permille)
+    return None if shape is None else shape.within(context_length - 1 - committed_len)

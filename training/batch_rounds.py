@@ -167,12 +167,10 @@ class BatchRounds:
 
     def _params(self, lane: _Lane, shape: TreeShape) -> ProposeParams | None:
         """The shape, less the levels that would pass the context's end."""
-        num_steps = min(shape.num_steps, self._target.config.max_position_embeddings - 1 - lane.committed_len)
-        if num_steps < 1:
+        fitted = shape.within(self._target.config.max_position_embeddings - 1 - lane.committed_len)
+        if fitted is None:
             return None
-        nodes = min(shape.num_draft_tokens, TreeShape.max_nodes(num_steps, shape.eagle_topk))
         params = lane.rounds.params
-        fitted = TreeShape(num_steps, shape.eagle_topk, nodes, shape.min_path_permille)
         return ProposeParams.of(fitted, seed=params.seed, temperature=params.temperature)
 
 

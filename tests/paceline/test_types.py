@@ -75,6 +75,13 @@ def test_the_most_nodes_are_all_candidates_and_the_root(steps, topk, most):
     assert TreeShape.max_nodes(steps, topk) == most
 
 
+def test_a_shape_is_cut_to_the_levels_that_there_is_room_for():
+    shape = TreeShape(5, 4, 40, 10)
+    assert shape.within(5) is shape and shape.within(9) is shape
+    assert shape.within(2) == TreeShape(2, 4, 21, 10)
+    assert shape.within(0) is None and shape.within(-3) is None
+
+
 def test_a_ladder_gives_the_first_shape_that_holds_at_the_load():
     wide, narrow = TreeShape(5, 4, 16), TreeShape(3, 1, 4)
     decision = SpeculationDecision("draft:1", (Rung(4, wide), Rung(16, narrow)))
