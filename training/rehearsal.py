@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 from training.config import TrainHeadConfig
 
@@ -33,4 +32,5 @@ def rehearsal_of(config: TrainHeadConfig) -> TrainHeadConfig:
 
 def clear(config: TrainHeadConfig) -> None:
     """Removes what an earlier rehearsal left."""
-    shutil.rmtree(Path(config.run.out), ignore_errors=True)
+    if config.run.folder.exists():
+        shutil.rmtree(config.run.folder)

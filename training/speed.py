@@ -37,6 +37,7 @@ class SpeedMeter:
     def measure(self, head: str, shapes: Sequence[TreeShape]) -> list[SpeedRow]:
         """A row a shape. What the first runs compile is not counted."""
         self._rounds.capture(shapes)
+        self._time(self._prompts[0], None)
         rows = []
         for shape in shapes:
             self._time(self._prompts[0], shape)
