@@ -12,6 +12,5 @@ def main(argv: Sequence[str]) -> NoReturn:
     become("bench", argv)
 
 
-COMMAND = Command(
-    "bench", "measure throughput and latency; bench sweep: policies over loads; bench simulate: fleets", main
-)
+_HELP = "measure throughput and latency; bench router: a router's cost; sweep: policies over loads; simulate: fleets"
+COMMAND = Command("bench", _HELP, main)
