@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,9 +96,12 @@ def test_a_run_killed_in_each_step_ends_as_one_that_was_not(chat_target: TinyTar
     out = tmp_path / "killed"
     for name in ("data/index.json", "train/checkpoint.pt", "head/config.json", "evaluation.json"):
         process = start(chat_target.model_path, out, *flags)
-        while not (out / name).exists():
-            assert process.poll() is None
-        process.kill()
+        try:
+            while not (out / name).exists():
+                assert process.poll() is None
+                time.sleep(0.002)
+        finally:
+            process.kill()
         assert process.wait() == -signal.SIGKILL
     process = start(chat_target.model_path, out, *flags)
     assert process.wait() == 0
