@@ -201,7 +201,7 @@ def fill_extend(message: verify_pb2.ExtendInput, columns: ExtendColumns, incarna
     message.hidden_states.shape.extend(columns.hidden_states.shape)
     message.hidden_states.data = columns.hidden_states.data
     message.num_tokens_per_req.extend(num_tokens)
-    message.num_tokens_for_logprob_per_req.extend(columns.propose.tolist())
+    message.num_tokens_for_logprob_per_req.extend(columns.propose.astype(np.int64).tolist())
     message.num_steps.extend(columns.num_steps.tolist())
     message.eagle_topk.extend(columns.eagle_topk.tolist())
     message.num_draft_tokens.extend(columns.num_draft_tokens.tolist())
