@@ -50,7 +50,8 @@ def dresses(names: Sequence[str], folder: Path) -> Iterator[list[Dress]]:
         made = []
         for name in names:
             tls = throwaway_certificate(folder) if name == MTLS else None
-            made.append(Dress(name, tls, stack.enter_context(OtlpSink()).url if name == OBSERVED else ""))
+            url = stack.enter_context(contextlib.closing(OtlpSink())).url if name == OBSERVED else ""
+            made.append(Dress(name, tls, url))
         yield made
 
 

@@ -57,7 +57,7 @@ def stub_rig(dress: Dress, settings: StubSettings, folder: Path) -> Iterator[Rig
         flags = ["--targets", target.address, *dress.tls_flags(), *dress.observed_flags(port), *settings.router_flags]
         with (
             _started(_process(f"{name}-router", ROUTER_MODULE, flags, folder)) as router,
-            Scraper([port] if dress.traces_url else []),
+            contextlib.closing(Scraper([port] if dress.traces_url else [])),
         ):
             yield Rig(dress, router, first_tokens)
 
@@ -74,7 +74,7 @@ def fleet_rig(dress: Dress, router_flags: Sequence[str], folder: Path) -> Iterat
         target_flags=tuple(flags[1]),
         draft_flags=tuple(flags[2]),
     )
-    with Fleet(config) as fleet, Scraper(ports if dress.traces_url else []):
+    with Fleet(config) as fleet, contextlib.closing(Scraper(ports if dress.traces_url else [])):
         assert fleet.router is not None
         yield Rig(dress, fleet.router)
 

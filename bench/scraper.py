@@ -6,8 +6,6 @@ import contextlib
 import threading
 import urllib.request
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 _INTERVAL_S = 1.0  # an operator's is 15 or 30
 _TIMEOUT_S = 5.0
@@ -26,16 +24,9 @@ class Scraper:
         self._over.set()
         self._thread.join()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _run(self) -> None:
         while not self._over.wait(_INTERVAL_S):
             for url in self._urls:
-                with contextlib.suppress(OSError):  # a service that has ended is missed by its clients, not here
-                    urllib.request.urlopen(url, timeout=_TIMEOUT_S).read()
+                # A service that has ended is missed by its clients, not here.
+                with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=_TIMEOUT_S) as reply:
+                    reply.read()
