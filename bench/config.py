@@ -45,6 +45,8 @@ class BenchConfig(WorkloadFlags):
         require(len(set(self.compare)) == len(self.compare), "compare", ",".join(self.compare), "free of repetitions")
         if self.in_process and self.router:
             raise ConfigError("--in-process runs without services: leave --router out")
+        if SPECULATIVE in self.compare and self.drafts == 0 and not self.in_process and not self.router:
+            raise ConfigError("--drafts is 0, and --compare has speculative: start a draft, or use --compare plain")
         if self.in_process and self.profile_round:
             raise ConfigError("--in-process has no services whose rounds --profile-round could show: leave one out")
         if self.in_process:

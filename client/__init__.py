@@ -8,6 +8,7 @@ from client.errors import RequestCancelledError, ServiceFailureError
 from client.request import GenerateOptions, Message, Sampling
 from paceline.errors import DeadlineError
 from paceline.stats import SpeculationStats
+from paceline.types import TreeShape
 
 __all__ = [
     "AsyncGeneration",
@@ -24,4 +25,5 @@ __all__ = [
     "Sampling",
     "ServiceFailureError",
     "SpeculationStats",
+    "TreeShape",
 ]

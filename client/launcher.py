@@ -16,6 +16,7 @@ from client.placement import DeviceFlags, FleetSize, Placement, count_gpus, plac
 from client.process import ServiceProcess, ServiceStartError
 from paceline.config import require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
+from paceline.errors import ConfigError
 from paceline.threads import num_cores
 from paceline.tls import TlsFiles
 
@@ -92,9 +93,14 @@ class Fleet:
     def start(self) -> None:
         """Starts all and waits until the router is linked with each.
 
-        Raises ServiceStartError; then all are stopped and the logs kept.
+        Raises ServiceStartError; then all are stopped and the logs kept. ConfigError where log_dir cannot be made.
         """
-        self.log_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            self.log_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"--log-dir is {self.log_dir}: {error.strerror}; name a folder that this user may make"
+            ) from error
         deadline_s = time.monotonic() + self.config.start_timeout_s
         try:
             workers = [*self.drafts, *self.targets]

@@ -61,6 +61,8 @@ def place(size: FleetSize, flags: DeviceFlags, *, num_gpus: int) -> Placement:
     if not on_gpus:
         targets, drafts = targets or [_CPU], drafts or [_CPU]
     if not targets:
+        if num_gpus == 0:
+            raise ConfigError(f"--device is {flags.device}, but CUDA finds no GPU on this machine; use --device cpu")
         if num_gpus < size.tp_size:
             raise ConfigError(
                 f"--tp-size is {size.tp_size}, but this machine has {num_gpus} GPU(s) that CUDA can use; "

@@ -131,7 +131,9 @@ def _bind(server: grpc.aio.Server, address: str, *, tls: TlsIdentity | None, fla
             return server.add_insecure_port(address)
         return server.add_secure_port(address, tls.server_credentials())
     except RuntimeError as error:
-        raise ConfigError(f"cannot listen on {address}: it is taken or not ours; choose another {flag_name}") from error
+        raise ConfigError(
+            f"cannot listen on {address}, which is taken or not of this machine: choose another {flag_name} or host"
+        ) from error
 
 
 def _tls_options(tls: TlsIdentity) -> list[tuple[str, str | int]]:

@@ -116,6 +116,11 @@ def test_a_dtype_that_the_services_do_not_run_is_refused(router, prompts, capsys
     assert "run float32" in capsys.readouterr().err
 
 
+def test_speculation_without_a_draft_is_refused_before_anything_starts(prompts, capsys):
+    assert main(["--drafts", "0", "--prompts", prompts]) == 2
+    assert "--drafts is 0, and --compare has speculative" in capsys.readouterr().err
+
+
 def test_a_router_that_is_not_there_is_exit_code_4(prompts, capsys):
     assert main(["--router", "127.0.0.1:1", "--prompts", prompts]) == 4
     assert "nothing answers at 127.0.0.1:1" in capsys.readouterr().err

@@ -208,3 +208,9 @@ def test_a_service_that_the_router_does_not_take_ends_the_start_at_once(small_pr
 def test_a_fleet_that_cannot_be_is_refused_by_its_flag(values, flag):
     with pytest.raises(ConfigError, match=flag):
         FleetConfig(**values)
+
+
+def test_a_log_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--log-dir is .*/file/logs: .*; name a folder"):
+        Fleet(FleetConfig(log_dir=str(tmp_path / "file" / "logs"))).start()

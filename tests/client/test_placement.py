@@ -58,7 +58,7 @@ def test_a_draft_keeps_off_the_gpus_that_a_list_gives_to_targets() -> None:
 def test_too_few_gpus_for_a_target_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"--tp-size is 4, but this machine has 2 GPU"):
         placed(1, 0, num_gpus=2, tp_size=4)
-    with pytest.raises(ConfigError, match=r"has 0 GPU\(s\) .* use --device cpu"):
+    with pytest.raises(ConfigError, match="--device is cuda, but CUDA finds no GPU on this machine; use --device cpu"):
         placed(1, 0, num_gpus=0, device="cuda")
 
 
