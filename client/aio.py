@@ -13,6 +13,7 @@ from client.channels import Asking, Channels, Opened
 from client.completion import Assembly, Completion, Delta
 from client.credentials import Credentials
 from client.errors import RequestCancelledError, typed_errors_aio
+from client.fit import is_duration, require_fit
 from client.request import GenerateOptions, Prompt, Sampling, build_request
 from paceline.rpc import open_channel
 from paceline.v1 import router_pb2
@@ -23,8 +24,8 @@ _NO_CREDENTIALS = Credentials()
 class AsyncPacelineClient:
     """Talks to one router from a running event loop; use it as an async context manager, or close it.
 
-    request_timeout_s bounds each request as a whole; None sets no bound. Raises ConfigError for certificates that
-    cannot be used.
+    request_timeout_s bounds each request as a whole; None sets no bound. Raises InvalidInputError for an address that
+    is none, ConfigError for certificates that cannot be used.
     """
 
     def __init__(
@@ -41,12 +42,13 @@ class AsyncPacelineClient:
     def generate(
         self, prompt: Prompt, *, sampling: Sampling | None = None, options: GenerateOptions | None = None
     ) -> AsyncGeneration:
-        """Sends a request and returns at once. Raises InvalidInputError for a value that cannot be sent."""
-        request = build_request(prompt, sampling or Sampling(), options or GenerateOptions())
+        """Sends a request and returns at once. Raises InvalidInputError naming a field that does not fit."""
+        request = build_request(prompt, sampling, options)
         return AsyncGeneration(request, self._channels.take(), self._asking)
 
     async def info(self, *, timeout_s: float = 5.0) -> router_pb2.RouterServiceGetInfoResponse:
         """The router, its fleet and its limits. Raises a PacelineError."""
+        require_fit(is_duration(timeout_s), "timeout_s", timeout_s, "seconds, above 0")
         opened = self._channels.take()
         async with typed_errors_aio(self.address, self._asking.tls):
             return await opened.stub.GetInfo(

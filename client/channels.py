@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from client.address import require_address
 from client.credentials import Credentials
+from client.fit import is_duration, require_fit
 from paceline.tls import TlsIdentity
 from paceline.v1 import router_pb2_grpc
 
@@ -30,7 +32,11 @@ class Asking:
 
     @classmethod
     def by(cls, credentials: Credentials, address: str, timeout_s: float | None) -> Asking:
-        """Raises ConfigError for certificates that cannot be used."""
+        """Raises InvalidInputError for an argument that does not fit, ConfigError for certificates of no use."""
+        require_address(address, "the router's address")
+        fits = timeout_s is None or is_duration(timeout_s)
+        require_fit(fits, "request_timeout_s", timeout_s, "seconds, above 0, or None")
+        require_fit(isinstance(credentials, Credentials), "credentials", credentials, "a client.Credentials")
         tls = None if credentials.tls is None else TlsIdentity(credentials.tls)
         return cls(address, tls, credentials.metadata, timeout_s)
 

@@ -13,6 +13,7 @@ from client.channels import Asking, Channels, Opened
 from client.completion import Assembly, Completion, Delta
 from client.credentials import Credentials
 from client.errors import typed_errors
+from client.fit import is_duration, require_fit
 from client.request import GenerateOptions, Prompt, Sampling, build_request
 from paceline.rpc import open_blocking_channel
 from paceline.v1 import router_pb2
@@ -23,8 +24,8 @@ _NO_CREDENTIALS = Credentials()
 class PacelineClient:
     """Talks to one router; use it as a context manager, or close it. Safe to share between threads.
 
-    request_timeout_s bounds each request as a whole; None sets no bound. Raises ConfigError for certificates that
-    cannot be used.
+    request_timeout_s bounds each request as a whole; None sets no bound. Raises InvalidInputError for an address that
+    is none, ConfigError for certificates that cannot be used.
     """
 
     def __init__(
@@ -41,12 +42,13 @@ class PacelineClient:
     def generate(
         self, prompt: Prompt, *, sampling: Sampling | None = None, options: GenerateOptions | None = None
     ) -> Generation:
-        """Sends a request and returns at once. Raises InvalidInputError for a value that cannot be sent."""
-        request = build_request(prompt, sampling or Sampling(), options or GenerateOptions())
+        """Sends a request and returns at once. Raises InvalidInputError naming a field that does not fit."""
+        request = build_request(prompt, sampling, options)
         return Generation(request, self._channels.take(), self._asking)
 
     def info(self, *, timeout_s: float = 5.0) -> router_pb2.RouterServiceGetInfoResponse:
         """The router, its fleet and its limits. Raises a PacelineError."""
+        require_fit(is_duration(timeout_s), "timeout_s", timeout_s, "seconds, above 0")
         opened = self._channels.take()
         with typed_errors(self.address, self._asking.tls):
             return opened.stub.GetInfo(

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from client.mistaken import mistaken_service
 from paceline.errors import (
     RETRY_AFTER_KEY,
     AccessError,
@@ -48,6 +49,8 @@ _ERRORS: dict[grpc.StatusCode, type[PacelineError]] = {
     grpc.StatusCode.UNAUTHENTICATED: AccessError,
     grpc.StatusCode.PERMISSION_DENIED: ForbiddenError,
 }
+_LOOKED_INTO = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
+_NO_GRPC = "Failed parsing HTTP/2"
 _NOT_CONNECTED = "failed to connect"
 _BROKEN = ("Socket closed", "Stream removed", "Connection reset", "GOAWAY")  # gRPC's own words, not the service's
 
@@ -58,7 +61,7 @@ def typed_errors(address: str, tls: TlsIdentity | None = None) -> Iterator[None]
     try:
         yield
     except grpc.RpcError as error:
-        raise _with_fault(error, address, _fault_of(error, address, tls)) from error
+        raise _explained(error, address, tls) from error
 
 
 @contextlib.asynccontextmanager
@@ -67,16 +70,17 @@ async def typed_errors_aio(address: str, tls: TlsIdentity | None = None) -> Asyn
     try:
         yield
     except grpc.RpcError as error:
-        fault = ""
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            fault = await asyncio.to_thread(_fault_of, error, address, tls)
-        raise _with_fault(error, address, fault) from error
+        if error.code() not in _LOOKED_INTO:
+            raise error_from_status(error, address) from error
+        raise await asyncio.to_thread(_explained, error, address, tls) from error
 
 
 def error_from_status(error: grpc.RpcError, address: str) -> PacelineError:
     """The typed error of a failed call to address; its message is the service's own where it sent one."""
     code, details = error.code(), error.details() or ""
     kind = _ERRORS.get(code, ServiceFailureError)
+    if code == grpc.StatusCode.UNAVAILABLE and _NO_GRPC in details:
+        return kind(f"what answers at {address} speaks no gRPC: name a service's --port, not its metrics or live page")
     if code == grpc.StatusCode.UNAVAILABLE and _NOT_CONNECTED in details:
         return kind(f"nothing answers at {address}: start it (paceline serve) or name the right address")
     if code == grpc.StatusCode.UNAVAILABLE and any(words in details for words in _BROKEN):
@@ -94,12 +98,9 @@ def retry_after_s(error: grpc.RpcError) -> float | None:
     return int(value) / 1e3 if isinstance(value, str) and value.isdecimal() else None
 
 
-def _fault_of(error: grpc.RpcError, address: str, tls: TlsIdentity | None) -> str:
-    """What is wrong between the certificates of both ends, where that is why; may take seconds."""
-    if error.code() is not grpc.StatusCode.UNAVAILABLE:
-        return ""
-    return tls_fault(address, tls, error.details() or "")
-
-
-def _with_fault(error: grpc.RpcError, address: str, fault: str) -> PacelineError:
-    return UnavailableError(f"no connection to {address}: {fault}") if fault else error_from_status(error, address)
+def _explained(error: grpc.RpcError, address: str, tls: TlsIdentity | None) -> PacelineError:
+    """With what the other end's certificates and health say, where they are why; may take seconds."""
+    if error.code() is grpc.StatusCode.UNAVAILABLE and (fault := tls_fault(address, tls, error.details() or "")):
+        return UnavailableError(f"no connection to {address}: {fault}")
+    mistake = mistaken_service(error, address, tls)
+    return InvalidInputError(mistake) if mistake else error_from_status(error, address)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+from client.address import require_address
 from client.errors import typed_errors_aio
 from paceline.rpc import open_channel
 from paceline.tls import TlsIdentity
@@ -25,11 +26,14 @@ _WATCH: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class RoundSource:
-    """A running target or draft."""
+    """A running target or draft. Raises InvalidInputError for an address that is none."""
 
     service: str  # "target" or "draft"
     address: str
     tls: TlsIdentity | None = None
+
+    def __post_init__(self) -> None:
+        require_address(self.address, f"the {self.service}'s address")
 
     async def last(self) -> verify_pb2.RoundView:
         """Without a step where there has been none. Raises a PacelineError."""

@@ -6,6 +6,7 @@ import enum
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 
 from paceline.errors import InvalidInputError
 from paceline.tree import MAX_NODES
@@ -67,6 +68,9 @@ class TreeShape:
     min_path_permille: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("num_steps", "eagle_topk", "num_draft_tokens", "min_path_permille"):
+            value = getattr(self, name)
+            _require(isinstance(value, Integral), name, repr(value), "a whole number")
         permille = self.min_path_permille
         _require(0 <= permille < 1000, "min_path_permille", permille, "0 (none is left out) to 999")
         _require(1 <= self.num_steps <= MAX_STEPS, "num_steps", self.num_steps, f"1 to {MAX_STEPS}")

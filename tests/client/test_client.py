@@ -134,13 +134,6 @@ def test_a_value_out_of_its_range_is_refused_before_it_is_sent(values):
         Sampling(**values)
 
 
-@pytest.mark.parametrize("prompt", [[-1], [2**33], [Message("user", "hi"), 5], ["word"], "\ud800"])
-def test_a_prompt_that_no_field_can_hold_is_refused(router, prompt):
-    with PacelineClient(router.address) as client, pytest.raises(InvalidInputError):
-        client.generate(prompt)
-    assert router.requests == []
-
-
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
