@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from bench.simulate import SimulateConfig
-from client.cli import _COMMANDS
 from client.commands.doctor import DoctorConfig
 from client.commands.serve import ServeConfig
+from client.commands.table import COMMANDS
 from paceline.config import build_parser
 from tests.support.manifests import CONFIGS, OVERLAYS
 
@@ -51,7 +51,7 @@ def test_paths_and_commands_in_a_document_exist(name: str) -> None:
     for command in re.findall(
         r"^(?:\.venv/bin/)?paceline ([\w-]+)|-- paceline ([\w-]+)|`paceline ([\w-]+)", text, re.MULTILINE
     ):
-        assert "".join(command) in _COMMANDS, command
+        assert "".join(command) in COMMANDS, command
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

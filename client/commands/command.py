@@ -38,8 +38,9 @@ def parse(cls: type[ConfigT], argv: Sequence[str], *, command: str) -> ConfigT:
     return parse_flags(cls, argv, prog=f"paceline {command}")
 
 
-def become(module: str, argv: Sequence[str]) -> NoReturn:
-    """Turns this process into ``python -m MODULE``, for what the client's room may not import."""
+def become(command: str, module: str, argv: Sequence[str]) -> NoReturn:
+    """``paceline COMMAND`` turns into ``python -m MODULE``, for what the client's room may not import."""
     paths = [str(_SOURCE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    os.execve(sys.executable, [sys.executable, "-m", module, *argv], environment)
+    start = [sys.executable, "-m", "client.start", f"paceline {command}", module]
+    os.execve(sys.executable, [*start, *argv], environment)

@@ -9,7 +9,7 @@ from client.commands.command import Command, become
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    become("bench.inflate", argv)
+    become("inflate", "bench.inflate", argv)
 
 
 COMMAND = Command("inflate", "give the default pair a large model's shape and cost", main)

@@ -148,6 +148,33 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(router):
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+THE_COMMAND = ["-c", "from client.cli import main; raise SystemExit(main())", "generate", "hi"]
+
+
+@pytest.mark.parametrize("argv", [THE_COMMAND, ["-m", "client.start", "paceline generate", "grpc"]])
+def test_ctrl_c_while_a_command_is_still_imported_is_one_line(argv, tmp_path):
+    (tmp_path / "grpc.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, *argv], env=env, **pipes) as process:
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=WAIT_S)[1] == "paceline generate: interrupted\n"
+    assert process.returncode == 130
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the full device is Linux's")
+@pytest.mark.parametrize(("argv", "unbuffered"), [(["info"], ""), (["generate", "hi"], "1")])
+def test_a_full_device_is_one_line_on_stderr(router, argv, unbuffered):
+    command = [sys.executable, "-m", "client.cli", *argv, "--router", router.address]
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=env, check=False)
+    assert done.returncode == 1
+    words = "the output cannot be written: No space left on device; make room, or write elsewhere"
+    assert done.stderr == f"paceline {argv[0]}: {words}\n"
+
+
 def chat(router, monkeypatch, lines, *flags):
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines) + "\n"))
     return main(["chat", "--router", router.address, *flags])

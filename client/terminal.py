@@ -1,0 +1,51 @@
+"""What the terminal does to a command: Ctrl-C, a reader that goes away, a device that is full."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+
+_INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def run_in_terminal(name: str, command: Callable[[], int]) -> int:
+    """The exit code of command, once its output is written: 130 after Ctrl-C, 1 where nobody takes the output."""
+    try:
+        try:
+            return command()
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _interrupted(name)
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 wraps what comes while a class is made
+            return _interrupted(name)
+        raise
+    except BrokenPipeError:
+        _write_no_more()
+        return 1
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        _write_no_more()
+        where = error.filename or "the output"
+        _say(name, f"{where} cannot be written: {error.strerror}; make room, or write elsewhere")
+        return 1
+
+
+def _interrupted(name: str) -> int:
+    _say(name, "interrupted")
+    return _INTERRUPTED
+
+
+def _write_no_more() -> None:
+    """What is left in the buffer would fail again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(name: str, what: str) -> None:
+    new_line = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C, and perhaps half a line of an answer
+    print(f"{new_line}{name}: {what}", file=sys.stderr)
