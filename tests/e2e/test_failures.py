@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
-import grpc
 import pytest
 
 from client.client import Generation, PacelineClient
 from client.launcher import Fleet, FleetConfig
 from client.request import GenerateOptions, Message, Sampling
-from paceline.v1 import draft_pb2, draft_pb2_grpc, target_pb2, target_pb2_grpc
-from tests.support.services import PATIENT, TREE, WAIT_S, ask, wait_until
+from tests.support.services import PATIENT, TREE, WAIT_S, ask, free_pages, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -40,22 +38,6 @@ def read(generation: Generation, num_tokens: int) -> None:
     seen = 0
     while seen < num_tokens:
         seen += len(next(generation).token_ids)
-
-
-def free_pages(fleet: Fleet) -> list[int]:
-    """Of every target, then of every draft."""
-    pages = []
-    with ExitStack() as stack:
-        for target in fleet.targets:
-            channel = stack.enter_context(grpc.insecure_channel(target.address))
-            info = target_pb2_grpc.TargetServiceStub(channel).GetInfo(target_pb2.TargetServiceGetInfoRequest())
-            pages.append(info.load.free_pages)
-        for draft in fleet.drafts:
-            channel = stack.enter_context(grpc.insecure_channel(draft.address))
-            loads = draft_pb2_grpc.DraftServiceStub(channel).WatchLoad(draft_pb2.WatchLoadRequest())
-            pages.append(next(loads).free_pages)
-            loads.cancel()
-    return pages
 
 
 def free_port() -> int:

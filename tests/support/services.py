@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import grpc
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from client.client import PacelineClient
 from client.completion import Completion
+from client.launcher import Fleet
 from client.request import GenerateOptions, Message, Sampling, Speculation
 from engine.weights import open_weights
 from paceline.types import TreeShape
+from paceline.v1 import draft_pb2, draft_pb2_grpc, target_pb2, target_pb2_grpc
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models/smollm2-135m"
@@ -61,3 +64,19 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < deadline, f"not in time: {what}"
         time.sleep(0.05)
+
+
+def free_pages(fleet: Fleet) -> list[int]:
+    """Of every target, then of every draft."""
+    pages = []
+    with ExitStack() as stack:
+        for target in fleet.targets:
+            channel = stack.enter_context(grpc.insecure_channel(target.address))
+            info = target_pb2_grpc.TargetServiceStub(channel).GetInfo(target_pb2.TargetServiceGetInfoRequest())
+            pages.append(info.load.free_pages)
+        for draft in fleet.drafts:
+            channel = stack.enter_context(grpc.insecure_channel(draft.address))
+            loads = draft_pb2_grpc.DraftServiceStub(channel).WatchLoad(draft_pb2.WatchLoadRequest())
+            pages.append(next(loads).free_pages)
+            loads.cancel()
+    return pages
