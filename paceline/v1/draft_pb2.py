@@ -26,15 +26,15 @@ from paceline.v1 import common_pb2 as paceline_dot_v1_dot_common__pb2
 from paceline.v1 import verify_pb2 as paceline_dot_v1_dot_verify__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17paceline/v1/draft.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/common.proto\x1a\x18paceline/v1/verify.proto\"_\n\nDraftHello\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x18\n\x10head_fingerprint\x18\x03 \x01(\t\x12\x12\n\nfeature_id\x18\x04 \x01(\t\"z\n\x0bOpenSession\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0f\n\x07max_len\x18\x02 \x01(\r\x12\x34\n\x0fsampling_params\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\x9d\x01\n\x10SpeculateRequest\x12&\n\x05hello\x18\x01 \x01(\x0b\x32\x17.paceline.v1.DraftHello\x12&\n\x04open\x18\x02 \x03(\x0b\x32\x18.paceline.v1.OpenSession\x12(\n\x06\x65xtend\x18\x03 \x01(\x0b\x32\x18.paceline.v1.ExtendInput\x12\x0f\n\x07release\x18\x04 \x03(\x04\"n\n\rSessionStatus\x12\x0f\n\x07session\x18\x01 \x03(\x04\x12&\n\x04\x63ode\x18\x02 \x03(\x0e\x32\x18.paceline.v1.SessionCode\x12\x15\n\rcommitted_len\x18\x03 \x03(\r\x12\r\n\x05round\x18\x04 \x03(\r\"\x91\x01\n\x11SpeculateResponse\x12&\n\x04info\x18\x01 \x01(\x0b\x32\x18.paceline.v1.ServiceInfo\x12(\n\x06verify\x18\x02 \x01(\x0b\x32\x18.paceline.v1.VerifyInput\x12*\n\x06status\x18\x03 \x01(\x0b\x32\x1a.paceline.v1.SessionStatus\"\xa3\x01\n\x0bSyncRequest\x12&\n\x05hello\x18\x01 \x01(\x0b\x32\x17.paceline.v1.DraftHello\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12\x1a\n\x12\x62\x61se_committed_len\x18\x03 \x01(\r\x12\x13\n\x0bverified_id\x18\x04 \x03(\r\x12*\n\rhidden_states\x18\x05 \x01(\x0b\x32\x13.paceline.v1.Tensor\"^\n\x0cSyncResponse\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12&\n\x04\x63ode\x18\x02 \x01(\x0e\x32\x18.paceline.v1.SessionCode\x12\x15\n\rcommitted_len\x18\x03 \x01(\r\"+\n\x10WatchLoadRequest\x12\x17\n\x0fmin_interval_ms\x18\x01 \x01(\r\"\xaf\x01\n\x11WatchLoadResponse\x12\x14\n\x0cnum_sessions\x18\x01 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x02 \x01(\r\x12\x12\n\nfree_pages\x18\x03 \x01(\r\x12\x11\n\tnum_pages\x18\x04 \x01(\r\x12\x0c\n\x04\x62usy\x18\x05 \x01(\x01\x12\x12\n\npropose_ms\x18\x06 \x01(\x01\x12\x10\n\x08\x64raining\x18\x07 \x01(\x08\x12\x13\n\x0bincarnation\x18\x08 \x01(\x04\"\x1c\n\x1a\x44raftServiceGetInfoRequest\"E\n\x1b\x44raftServiceGetInfoResponse\x12&\n\x04info\x18\x01 \x01(\x0b\x32\x18.paceline.v1.ServiceInfo\"0\n\x1f\x44raftServiceInspectRoundRequest\x12\r\n\x05\x62rief\x18\x01 \x01(\x08\"I\n DraftServiceInspectRoundResponse\x12%\n\x05round\x18\x01 \x01(\x0b\x32\x16.paceline.v1.RoundView\"/\n\x1e\x44raftServiceWatchRoundsRequest\x12\r\n\x05\x62rief\x18\x01 \x01(\x08\"H\n\x1f\x44raftServiceWatchRoundsResponse\x12%\n\x05round\x18\x01 \x01(\x0b\x32\x16.paceline.v1.RoundView*\xad\x01\n\x0bSessionCode\x12\x1c\n\x18SESSION_CODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSESSION_CODE_OK\x10\x01\x12\x1f\n\x1bSESSION_CODE_LENGTH_DIFFERS\x10\x02\x12\x15\n\x11SESSION_CODE_FULL\x10\x03\x12\x18\n\x14SESSION_CODE_UNKNOWN\x10\x04\x12\x19\n\x15SESSION_CODE_DRAINING\x10\x05\x32\xa4\x04\n\x0c\x44raftService\x12N\n\tSpeculate\x12\x1d.paceline.v1.SpeculateRequest\x1a\x1e.paceline.v1.SpeculateResponse(\x01\x30\x01\x12?\n\x04Sync\x12\x18.paceline.v1.SyncRequest\x1a\x19.paceline.v1.SyncResponse(\x01\x30\x01\x12L\n\tWatchLoad\x12\x1d.paceline.v1.WatchLoadRequest\x1a\x1e.paceline.v1.WatchLoadResponse0\x01\x12\\\n\x07GetInfo\x12\'.paceline.v1.DraftServiceGetInfoRequest\x1a(.paceline.v1.DraftServiceGetInfoResponse\x12k\n\x0cInspectRound\x12,.paceline.v1.DraftServiceInspectRoundRequest\x1a-.paceline.v1.DraftServiceInspectRoundResponse\x12j\n\x0bWatchRounds\x12+.paceline.v1.DraftServiceWatchRoundsRequest\x1a,.paceline.v1.DraftServiceWatchRoundsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17paceline/v1/draft.proto\x12\x0bpaceline.v1\x1a\x18paceline/v1/common.proto\x1a\x18paceline/v1/verify.proto\"_\n\nDraftHello\x12\x13\n\x0bincarnation\x18\x01 \x01(\x04\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x18\n\x10head_fingerprint\x18\x03 \x01(\t\x12\x12\n\nfeature_id\x18\x04 \x01(\t\"z\n\x0bOpenSession\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12\x0f\n\x07max_len\x18\x02 \x01(\r\x12\x34\n\x0fsampling_params\x18\x03 \x01(\x0b\x32\x1b.paceline.v1.SamplingParams\x12\x13\n\x0btraceparent\x18\x04 \x01(\t\"\x9d\x01\n\x10SpeculateRequest\x12&\n\x05hello\x18\x01 \x01(\x0b\x32\x17.paceline.v1.DraftHello\x12&\n\x04open\x18\x02 \x03(\x0b\x32\x18.paceline.v1.OpenSession\x12(\n\x06\x65xtend\x18\x03 \x01(\x0b\x32\x18.paceline.v1.ExtendInput\x12\x0f\n\x07release\x18\x04 \x03(\x04\"n\n\rSessionStatus\x12\x0f\n\x07session\x18\x01 \x03(\x04\x12&\n\x04\x63ode\x18\x02 \x03(\x0e\x32\x18.paceline.v1.SessionCode\x12\x15\n\rcommitted_len\x18\x03 \x03(\r\x12\r\n\x05round\x18\x04 \x03(\r\"(\n\tRoundLane\x12\x0c\n\x04port\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\x0c\"\xb7\x01\n\x11SpeculateResponse\x12&\n\x04info\x18\x01 \x01(\x0b\x32\x18.paceline.v1.ServiceInfo\x12(\n\x06verify\x18\x02 \x01(\x0b\x32\x18.paceline.v1.VerifyInput\x12*\n\x06status\x18\x03 \x01(\x0b\x32\x1a.paceline.v1.SessionStatus\x12$\n\x04lane\x18\x04 \x01(\x0b\x32\x16.paceline.v1.RoundLane\"\xa3\x01\n\x0bSyncRequest\x12&\n\x05hello\x18\x01 \x01(\x0b\x32\x17.paceline.v1.DraftHello\x12\x0f\n\x07session\x18\x02 \x01(\x04\x12\x1a\n\x12\x62\x61se_committed_len\x18\x03 \x01(\r\x12\x13\n\x0bverified_id\x18\x04 \x03(\r\x12*\n\rhidden_states\x18\x05 \x01(\x0b\x32\x13.paceline.v1.Tensor\"^\n\x0cSyncResponse\x12\x0f\n\x07session\x18\x01 \x01(\x04\x12&\n\x04\x63ode\x18\x02 \x01(\x0e\x32\x18.paceline.v1.SessionCode\x12\x15\n\rcommitted_len\x18\x03 \x01(\r\"+\n\x10WatchLoadRequest\x12\x17\n\x0fmin_interval_ms\x18\x01 \x01(\r\"\xaf\x01\n\x11WatchLoadResponse\x12\x14\n\x0cnum_sessions\x18\x01 \x01(\r\x12\x14\n\x0cmax_sessions\x18\x02 \x01(\r\x12\x12\n\nfree_pages\x18\x03 \x01(\r\x12\x11\n\tnum_pages\x18\x04 \x01(\r\x12\x0c\n\x04\x62usy\x18\x05 \x01(\x01\x12\x12\n\npropose_ms\x18\x06 \x01(\x01\x12\x10\n\x08\x64raining\x18\x07 \x01(\x08\x12\x13\n\x0bincarnation\x18\x08 \x01(\x04\"\x1c\n\x1a\x44raftServiceGetInfoRequest\"E\n\x1b\x44raftServiceGetInfoResponse\x12&\n\x04info\x18\x01 \x01(\x0b\x32\x18.paceline.v1.ServiceInfo\"0\n\x1f\x44raftServiceInspectRoundRequest\x12\r\n\x05\x62rief\x18\x01 \x01(\x08\"I\n DraftServiceInspectRoundResponse\x12%\n\x05round\x18\x01 \x01(\x0b\x32\x16.paceline.v1.RoundView\"/\n\x1e\x44raftServiceWatchRoundsRequest\x12\r\n\x05\x62rief\x18\x01 \x01(\x08\"H\n\x1f\x44raftServiceWatchRoundsResponse\x12%\n\x05round\x18\x01 \x01(\x0b\x32\x16.paceline.v1.RoundView*\xad\x01\n\x0bSessionCode\x12\x1c\n\x18SESSION_CODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSESSION_CODE_OK\x10\x01\x12\x1f\n\x1bSESSION_CODE_LENGTH_DIFFERS\x10\x02\x12\x15\n\x11SESSION_CODE_FULL\x10\x03\x12\x18\n\x14SESSION_CODE_UNKNOWN\x10\x04\x12\x19\n\x15SESSION_CODE_DRAINING\x10\x05\x32\xa4\x04\n\x0c\x44raftService\x12N\n\tSpeculate\x12\x1d.paceline.v1.SpeculateRequest\x1a\x1e.paceline.v1.SpeculateResponse(\x01\x30\x01\x12?\n\x04Sync\x12\x18.paceline.v1.SyncRequest\x1a\x19.paceline.v1.SyncResponse(\x01\x30\x01\x12L\n\tWatchLoad\x12\x1d.paceline.v1.WatchLoadRequest\x1a\x1e.paceline.v1.WatchLoadResponse0\x01\x12\\\n\x07GetInfo\x12\'.paceline.v1.DraftServiceGetInfoRequest\x1a(.paceline.v1.DraftServiceGetInfoResponse\x12k\n\x0cInspectRound\x12,.paceline.v1.DraftServiceInspectRoundRequest\x1a-.paceline.v1.DraftServiceInspectRoundResponse\x12j\n\x0bWatchRounds\x12+.paceline.v1.DraftServiceWatchRoundsRequest\x1a,.paceline.v1.DraftServiceWatchRoundsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'paceline.v1.draft_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SESSIONCODE']._serialized_start=1568
-  _globals['_SESSIONCODE']._serialized_end=1741
+  _globals['_SESSIONCODE']._serialized_start=1648
+  _globals['_SESSIONCODE']._serialized_end=1821
   _globals['_DRAFTHELLO']._serialized_start=92
   _globals['_DRAFTHELLO']._serialized_end=187
   _globals['_OPENSESSION']._serialized_start=189
@@ -43,28 +43,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SPECULATEREQUEST']._serialized_end=471
   _globals['_SESSIONSTATUS']._serialized_start=473
   _globals['_SESSIONSTATUS']._serialized_end=583
-  _globals['_SPECULATERESPONSE']._serialized_start=586
-  _globals['_SPECULATERESPONSE']._serialized_end=731
-  _globals['_SYNCREQUEST']._serialized_start=734
-  _globals['_SYNCREQUEST']._serialized_end=897
-  _globals['_SYNCRESPONSE']._serialized_start=899
-  _globals['_SYNCRESPONSE']._serialized_end=993
-  _globals['_WATCHLOADREQUEST']._serialized_start=995
-  _globals['_WATCHLOADREQUEST']._serialized_end=1038
-  _globals['_WATCHLOADRESPONSE']._serialized_start=1041
-  _globals['_WATCHLOADRESPONSE']._serialized_end=1216
-  _globals['_DRAFTSERVICEGETINFOREQUEST']._serialized_start=1218
-  _globals['_DRAFTSERVICEGETINFOREQUEST']._serialized_end=1246
-  _globals['_DRAFTSERVICEGETINFORESPONSE']._serialized_start=1248
-  _globals['_DRAFTSERVICEGETINFORESPONSE']._serialized_end=1317
-  _globals['_DRAFTSERVICEINSPECTROUNDREQUEST']._serialized_start=1319
-  _globals['_DRAFTSERVICEINSPECTROUNDREQUEST']._serialized_end=1367
-  _globals['_DRAFTSERVICEINSPECTROUNDRESPONSE']._serialized_start=1369
-  _globals['_DRAFTSERVICEINSPECTROUNDRESPONSE']._serialized_end=1442
-  _globals['_DRAFTSERVICEWATCHROUNDSREQUEST']._serialized_start=1444
-  _globals['_DRAFTSERVICEWATCHROUNDSREQUEST']._serialized_end=1491
-  _globals['_DRAFTSERVICEWATCHROUNDSRESPONSE']._serialized_start=1493
-  _globals['_DRAFTSERVICEWATCHROUNDSRESPONSE']._serialized_end=1565
-  _globals['_DRAFTSERVICE']._serialized_start=1744
-  _globals['_DRAFTSERVICE']._serialized_end=2292
+  _globals['_ROUNDLANE']._serialized_start=585
+  _globals['_ROUNDLANE']._serialized_end=625
+  _globals['_SPECULATERESPONSE']._serialized_start=628
+  _globals['_SPECULATERESPONSE']._serialized_end=811
+  _globals['_SYNCREQUEST']._serialized_start=814
+  _globals['_SYNCREQUEST']._serialized_end=977
+  _globals['_SYNCRESPONSE']._serialized_start=979
+  _globals['_SYNCRESPONSE']._serialized_end=1073
+  _globals['_WATCHLOADREQUEST']._serialized_start=1075
+  _globals['_WATCHLOADREQUEST']._serialized_end=1118
+  _globals['_WATCHLOADRESPONSE']._serialized_start=1121
+  _globals['_WATCHLOADRESPONSE']._serialized_end=1296
+  _globals['_DRAFTSERVICEGETINFOREQUEST']._serialized_start=1298
+  _globals['_DRAFTSERVICEGETINFOREQUEST']._serialized_end=1326
+  _globals['_DRAFTSERVICEGETINFORESPONSE']._serialized_start=1328
+  _globals['_DRAFTSERVICEGETINFORESPONSE']._serialized_end=1397
+  _globals['_DRAFTSERVICEINSPECTROUNDREQUEST']._serialized_start=1399
+  _globals['_DRAFTSERVICEINSPECTROUNDREQUEST']._serialized_end=1447
+  _globals['_DRAFTSERVICEINSPECTROUNDRESPONSE']._serialized_start=1449
+  _globals['_DRAFTSERVICEINSPECTROUNDRESPONSE']._serialized_end=1522
+  _globals['_DRAFTSERVICEWATCHROUNDSREQUEST']._serialized_start=1524
+  _globals['_DRAFTSERVICEWATCHROUNDSREQUEST']._serialized_end=1571
+  _globals['_DRAFTSERVICEWATCHROUNDSRESPONSE']._serialized_start=1573
+  _globals['_DRAFTSERVICEWATCHROUNDSRESPONSE']._serialized_end=1645
+  _globals['_DRAFTSERVICE']._serialized_start=1824
+  _globals['_DRAFTSERVICE']._serialized_end=2372
 # @@protoc_insertion_point(module_scope)

@@ -71,15 +71,25 @@ class SessionStatus(_message.Message):
     round: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, session: _Optional[_Iterable[int]] = ..., code: _Optional[_Iterable[_Union[SessionCode, str]]] = ..., committed_len: _Optional[_Iterable[int]] = ..., round: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class RoundLane(_message.Message):
+    __slots__ = ("port", "token")
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    token: bytes
+    def __init__(self, port: _Optional[int] = ..., token: _Optional[bytes] = ...) -> None: ...
+
 class SpeculateResponse(_message.Message):
-    __slots__ = ("info", "verify", "status")
+    __slots__ = ("info", "verify", "status", "lane")
     INFO_FIELD_NUMBER: _ClassVar[int]
     VERIFY_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
+    LANE_FIELD_NUMBER: _ClassVar[int]
     info: _common_pb2.ServiceInfo
     verify: _verify_pb2.VerifyInput
     status: SessionStatus
-    def __init__(self, info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ..., verify: _Optional[_Union[_verify_pb2.VerifyInput, _Mapping]] = ..., status: _Optional[_Union[SessionStatus, _Mapping]] = ...) -> None: ...
+    lane: RoundLane
+    def __init__(self, info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ..., verify: _Optional[_Union[_verify_pb2.VerifyInput, _Mapping]] = ..., status: _Optional[_Union[SessionStatus, _Mapping]] = ..., lane: _Optional[_Union[RoundLane, _Mapping]] = ...) -> None: ...
 
 class SyncRequest(_message.Message):
     __slots__ = ("hello", "session", "base_committed_len", "verified_id", "hidden_states")
