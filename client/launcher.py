@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
@@ -13,6 +14,7 @@ from types import TracebackType
 from client.client import PacelineClient
 from client.credentials import Credentials
 from client.placement import DeviceFlags, FleetSize, Placement, count_gpus, place
+from client.preflight import Listener, check_flags, check_ports, listeners_in
 from client.process import ServiceProcess, ServiceStartError
 from paceline.config import require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
@@ -24,6 +26,7 @@ ROUTER_MODULE = "router"
 TARGET_MODULE = "target_service"
 DRAFT_MODULE = "draft_service"
 _LINK_CHECK_INTERVAL_S = 0.05
+_LOOK_S = 0.1  # at the other services while one is awaited
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ class FleetConfig:
         require(self.tp_size >= 1, "tp_size", self.tp_size, "at least 1")
         require(self.num_threads >= 0, "num_threads", self.num_threads, "0 (choose) or more")
         require(0 <= self.router_port < 65536, "port", self.router_port, "0 (a free one) to 65535")
+        limited = math.isfinite(self.start_timeout_s) and self.start_timeout_s > 0
+        require(limited, "start_timeout_s", self.start_timeout_s, "a number of seconds above 0")
 
 
 class Fleet:
@@ -93,7 +98,8 @@ class Fleet:
     def start(self) -> None:
         """Starts all and waits until the router is linked with each.
 
-        Raises ServiceStartError; then all are stopped and the logs kept. ConfigError where log_dir cannot be made.
+        Raises ServiceStartError; then all are stopped and the logs kept. ConfigError where log_dir cannot be made or a
+        port cannot be had; nothing was started then.
         """
         try:
             self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -103,15 +109,15 @@ class Fleet:
             ) from error
         deadline_s = time.monotonic() + self.config.start_timeout_s
         try:
+            self._check()
             workers = [*self.drafts, *self.targets]
             for process in workers:
                 process.start()
-            for process in workers:
-                process.wait_ready(deadline_s)
+            _wait_for_all(workers, deadline_s)
             self.router = ServiceProcess(
                 "router",
                 ROUTER_MODULE,
-                flags=self._router_flags(),
+                flags=self._router_flags(self._peer_flags()),
                 port=self.config.router_port,
                 log_path=self.log_dir / "router.log",
             )
@@ -119,7 +125,8 @@ class Fleet:
             self.router.wait_ready(deadline_s)
             self._wait_for_links(min(deadline_s, time.monotonic() + self.config.link_timeout_s))
         except BaseException as error:
-            self._keep_logs = self._keep_logs or isinstance(error, Exception)
+            has_logs = any(process.pid is not None for process in self.processes)
+            self._keep_logs = self._keep_logs or (has_logs and isinstance(error, Exception))
             self.stop()
             raise
 
@@ -146,6 +153,17 @@ class Fleet:
         self._keep_logs = self._keep_logs or isinstance(error, Exception)
         self.stop()
 
+    def _check(self) -> None:
+        """Raises ConfigError or ServiceStartError for what can be told without a model."""
+        config = self.config
+        listeners = [Listener("--port", config.host, config.router_port)] if config.router_port else []
+        listeners += listeners_in(config.router_flags, host=config.host)
+        for flags, count in ((config.target_flags, config.num_targets), (config.draft_flags, config.num_drafts)):
+            listeners += listeners_in(flags, host=config.host) * count
+        check_ports(listeners)
+        if config.router_flags:
+            check_flags("router", ROUTER_MODULE, self._router_flags(), timeout_s=config.start_timeout_s)
+
     def _wait_for_links(self, deadline_s: float) -> None:
         with PacelineClient(self.router_address, credentials=Credentials(self.config.tls)) as client:
             while True:
@@ -166,12 +184,14 @@ class Fleet:
             f"{name}-{index}", module, flags=flags, port=0, log_path=self.log_dir / f"{name}-{index}.log"
         )
 
-    def _router_flags(self) -> list[str]:
+    def _router_flags(self, peers: Sequence[str] = ()) -> list[str]:
         flags = ["--host", self.config.host, "--model-path", self.config.model_path, *self._tls_flags()]
-        flags += ["--targets", ",".join(process.address for process in self.targets)]
-        if self.drafts:
-            flags += ["--drafts", ",".join(process.address for process in self.drafts)]
-        return [*flags, *self.config.router_flags]
+        return [*flags, *peers, *self.config.router_flags]
+
+    def _peer_flags(self) -> list[str]:
+        """Once they serve."""
+        flags = ["--targets", ",".join(process.address for process in self.targets)]
+        return [*flags, *(["--drafts", ",".join(process.address for process in self.drafts)] if self.drafts else [])]
 
     def _target_flags(self) -> list[str]:
         flags = [*self._model_flags(), "--tp-size", str(self.config.tp_size)]
@@ -198,6 +218,17 @@ class Fleet:
     def _num_threads(self, num_sharing: int) -> int:
         """Draft and target take turns, so each kind gets all cores; processes of a kind share them."""
         return self.config.num_threads or max(1, num_cores() // num_sharing)
+
+
+def _wait_for_all(processes: Sequence[ServiceProcess], deadline_s: float) -> None:
+    """Until each serves. Raises ServiceStartError for the first that ends instead, whichever it is."""
+    waiting = list(processes)
+    while waiting:
+        waiting[0].has_answered(min(_LOOK_S, max(0.0, deadline_s - time.monotonic())))
+        is_over = time.monotonic() >= deadline_s
+        for process in [process for process in waiting if is_over or process.has_answered(0.0)]:
+            process.wait_ready(deadline_s)
+            waiting.remove(process)
 
 
 def _placement(config: FleetConfig) -> Placement:

@@ -99,6 +99,10 @@ class ServiceProcess:
         self._reader = threading.Thread(target=self._read_output, args=(self._process, self._log), daemon=True)
         self._reader.start()
 
+    def has_answered(self, timeout_s: float) -> bool:
+        """Whether it serves or its output has ended, waited for this long; ``wait_ready`` then says which at once."""
+        return self._output_seen.wait(timeout_s)
+
     def wait_ready(self, deadline_s: float) -> str:
         """The address, once it serves. deadline_s is on the monotonic clock. Raises ServiceStartError."""
         assert self._process is not None, f"{self.name} was never started"

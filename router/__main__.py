@@ -6,12 +6,15 @@ import asyncio
 import gc
 import logging
 import sys
+import time
 from collections.abc import Sequence
 
 from paceline.config import describe, exit_with, parse_flags
 from paceline.errors import PacelineError
 from paceline.logs import set_up_logging
+from paceline.plumbing import Plumbing
 from paceline.rpc import termination_event
+from router.api_keys import ApiKeys
 from router.config import RouterConfig
 from router.running import running_router
 
@@ -22,10 +25,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Exits 0 after a drain; with an error's own code and message where the router cannot start."""
     try:
         config = parse_flags(RouterConfig, sys.argv[1:] if argv is None else argv, prog="router")
+        if config.check:
+            return _check(config)
         set_up_logging("router", level=config.log_level, format=config.log_format)
         asyncio.run(_serve(config))
     except PacelineError as error:
         exit_with(error, prog="router")
+
+
+def _check(config: RouterConfig) -> None:
+    """Raises ConfigError where the files that flags name cannot be used."""
+    Plumbing(config).close()
+    if config.api_keys:
+        ApiKeys(config.api_keys, clock=time.monotonic)
 
 
 async def _serve(config: RouterConfig) -> None:

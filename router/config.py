@@ -34,6 +34,7 @@ class RouterConfig(ServiceFlags):
     )
     log_requests: bool = flag(False, help="log a line a request at its end")
     log_level: str = flag("info", help="least severe log lines to write", choices=LEVELS)
+    check: bool = flag(False, help="check the flags, keys and certificates and end, without serving")
     drain_timeout_s: float = flag(30.0, help="seconds that running requests get after SIGTERM")
     targets: tuple[str, ...] = flag(
         ("127.0.0.1:7200",), help="target services, each host:port, dns:///name:port or file:///list"

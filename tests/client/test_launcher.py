@@ -203,7 +203,14 @@ def test_a_service_that_the_router_does_not_take_ends_the_start_at_once(small_pr
 
 @pytest.mark.parametrize(
     ("values", "flag"),
-    [({"num_targets": 0}, "--targets"), ({"num_drafts": -1}, "--drafts"), ({"router_port": 70000}, "--port")],
+    [
+        ({"num_targets": 0}, "--targets"),
+        ({"num_drafts": -1}, "--drafts"),
+        ({"router_port": 70000}, "--port"),
+        ({"start_timeout_s": 0.0}, "--start-timeout-s is 0.0; it must be a number of seconds above 0"),
+        ({"start_timeout_s": float("nan")}, "--start-timeout-s is nan"),
+        ({"start_timeout_s": float("inf")}, "--start-timeout-s is inf"),
+    ],
 )
 def test_a_fleet_that_cannot_be_is_refused_by_its_flag(values, flag):
     with pytest.raises(ConfigError, match=flag):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import grpc
 
@@ -50,3 +51,15 @@ def test_a_missing_tokenizer_ends_it_with_a_message_and_code_3() -> None:
     assert (process.returncode, out) == (3, "")
     assert "router: cannot read the tokenizer /nowhere/tokenizer.json" in err
     assert "Traceback" not in err
+
+
+def test_a_check_ends_with_0_or_with_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("acme sha256:short\n")
+    runs = [
+        start("--check", "--speculative-policy", "adaptive"),
+        start("--check", "--api-keys", str(tmp_path / "keys")),
+    ]
+    outputs = [process.communicate(timeout=WAIT_S) for process in runs]
+    assert [process.returncode for process in runs] == [0, 2]
+    assert outputs[0] == ("", "")
+    assert "router: " in outputs[1][1] and "Traceback" not in outputs[1][1]

@@ -26,7 +26,10 @@ ROUTER = """
     parser = argparse.ArgumentParser()
     for name in ("port", "targets", "drafts", "unlinked", "refused"):
         parser.add_argument("--" + name, default="")
+    parser.add_argument("--check", action="store_true")
     args, rest = parser.parse_known_args()
+    if args.check:
+        sys.exit("router: --unlinked must be said" if args.unlinked == "badly" else 0)
     class Servicer(router_pb2_grpc.RouterServiceServicer):
         def GetInfo(self, request, context):
             state = {"ready": not (args.unlinked or args.refused), "message": args.unlinked or args.refused}

@@ -1,0 +1,83 @@
+"""What can be wrong with a fleet's flags, found in a second, before any service loads its model."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from client.process import ServiceStartError
+from paceline.errors import ConfigError
+
+_SOURCE_ROOT = Path(__file__).resolve().parent.parent
+_SIDE_PORTS = ("metrics-port", "health-port", "page-port")
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A port that a service will listen on, and the flag that names it."""
+
+    flag: str
+    host: str
+    port: int
+
+
+def listeners_in(flags: Sequence[str], *, host: str) -> list[Listener]:
+    """The ports that a service's flags name beside its own; what is no port is left for the service to refuse."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--host", default=host)
+    parser.add_argument("--page-host", default="127.0.0.1")
+    for name in _SIDE_PORTS:
+        parser.add_argument(f"--{name}", dest=name, default="0")
+    try:
+        values = vars(parser.parse_known_args(list(flags))[0])
+    except argparse.ArgumentError:  # a flag without its value
+        return []
+    hosts = {"page-port": values["page_host"]}
+    return [
+        Listener(f"--{name}", hosts.get(name, values["host"]), int(values[name]))
+        for name in _SIDE_PORTS
+        if values[name].isascii() and values[name].isdecimal() and 0 < int(values[name]) < 65536
+    ]
+
+
+def check_ports(listeners: Sequence[Listener]) -> None:
+    """Raises ConfigError naming the first that cannot be listened on beside those before it."""
+    with contextlib.ExitStack() as stack:
+        for listener in listeners:
+            try:
+                stack.enter_context(_listening(listener))
+            except OSError as error:
+                why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+                raise ConfigError(
+                    f"{listener.flag} is {listener.port}, but nothing can listen on {listener.host}:{listener.port}: "
+                    f"{why}; see what listens there and whether two of these services would, or name another"
+                ) from error
+
+
+def check_flags(name: str, module: str, flags: Sequence[str], *, timeout_s: float) -> None:
+    """Lets ``python -m MODULE FLAG... --check`` look at its flags. Raises ServiceStartError with its words and code."""
+    paths = [str(_SOURCE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [sys.executable, "-m", module, *flags, "--check"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False)
+    except subprocess.TimeoutExpired:
+        raise ServiceStartError(f"the {name} did not look at its flags within {timeout_s:g} s") from None
+    if done.returncode != 0:
+        said = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+        raise ServiceStartError(f"the {name} would not start: {said}", exit_code=done.returncode)
+
+
+@contextlib.contextmanager
+def _listening(listener: Listener) -> Iterator[None]:
+    host = listener.host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, listener.port), family=family):
+        yield
