@@ -15,6 +15,7 @@ from paceline.errors import ConfigError, PacelineError
 
 ConfigT = TypeVar("ConfigT")
 
+_CONFIG_HELP = "--config PATH reads flags from a TOML file, or from a folder with a file a flag; those here win."
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
 
 
@@ -35,15 +36,17 @@ def parse_flags(cls: type[ConfigT], argv: Sequence[str], *, prog: str) -> Config
     Raises ConfigError for an unknown flag or a bad value.
     """
     parser = build_parser(cls, prog=prog)
-    parser.epilog = "--config PATH reads flags from a TOML file, or from a folder with a file a flag; those here win."
     values = vars(parser.parse_args(with_config_file(argv, parser)))
     return cls(**values)
 
 
 def build_parser(cls: type[Any], *, prog: str) -> argparse.ArgumentParser:
-    """The parser of a configuration class, for parse_flags and for programs that add to it."""
+    """The parser of a configuration class, for parse_flags and for programs that add to it.
+
+    Its help speaks of --config: give it words that went through ``with_config_file``.
+    """
     description = (cls.__doc__ or "").strip().splitlines()[0]
-    parser = _Parser(prog=prog, description=description, allow_abbrev=False)
+    parser = _Parser(prog=prog, description=description, epilog=_CONFIG_HELP, allow_abbrev=False)
     add_flags(parser, cls)
     return parser
 

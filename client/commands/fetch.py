@@ -9,7 +9,7 @@ from client.commands.command import Command
 
 
 def main(argv: Sequence[str]) -> int:
-    return paceline.fetch.main(list(argv))
+    return paceline.fetch.main(list(argv), prog="paceline fetch")
 
 
 COMMAND = Command("fetch", "fetch the default model's weights", main)
