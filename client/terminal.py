@@ -1,11 +1,13 @@
-"""What the terminal does to a command: Ctrl-C, a reader that goes away, a device that is full."""
+"""What the terminal does to a command: Ctrl-C, a reader that goes away, a full device, bytes that are no text."""
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Callable
+from typing import TextIO
 
 _INTERRUPTED = 130
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -34,6 +36,12 @@ def run_in_terminal(name: str, command: Callable[[], int]) -> int:
         where = error.filename or "the output"
         _say(name, f"{where} cannot be written: {error.strerror}; make room, or write elsewhere")
         return 1
+
+
+def keep_bytes(stream: TextIO) -> None:
+    """From now on bytes that are no UTF-8 are read as lone surrogates, for else the lines after them would be lost."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="surrogateescape")
 
 
 def _interrupted(name: str) -> int:

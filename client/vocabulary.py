@@ -19,11 +19,13 @@ class Vocabulary:
 
     @classmethod
     def load(cls, model_path: str) -> Vocabulary:
-        """Of a model's folder, or of its GGUF file's; without text where it has no tokenizer. Raises ModelLoadError."""
+        """Of a model's folder, or of its GGUF file's; of "" bare numbers. Raises ModelLoadError."""
+        if not model_path:
+            return cls(None)
         path = Path(model_path)
         file = (path if path.is_dir() else path.parent) / _FILE
         if not file.is_file():
-            return cls(None)
+            raise ModelLoadError(f"there is no {file}: name the model's folder, or --model-path= to see bare numbers")
         try:
             return cls(Tokenizer.from_file(str(file)))
         except Exception as error:

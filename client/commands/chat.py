@@ -11,7 +11,9 @@ from client.client import PacelineClient
 from client.commands.command import Command, parse
 from client.commands.request_flags import RequestFlags
 from client.figures import describe_completion
+from client.fit import is_unicode
 from client.request import Message
+from client.terminal import keep_bytes
 from paceline.config import flag
 from paceline.errors import InvalidInputError
 
@@ -32,6 +34,7 @@ def main(argv: Sequence[str]) -> int:
     opening = [Message("system", config.system)] if config.system else []
     config.sampling(), config.options()
     history = list(opening)
+    keep_bytes(sys.stdin)
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - gives input() its line editing
     with config.client() as client:
@@ -43,6 +46,8 @@ def main(argv: Sequence[str]) -> int:
                 history = list(opening)
             elif line.startswith("/"):
                 print(_HELP, file=sys.stderr)
+            elif not is_unicode(line):
+                print("this line is no UTF-8 and was left out: say it again in UTF-8", file=sys.stderr)
             elif line:
                 history += _exchange(client, config, [*history, Message("user", line)])
     return 0

@@ -11,7 +11,9 @@ from client.commands.command import Command, parse_words
 from client.commands.request_flags import RequestFlags, parse_ids
 from client.completion import Completion
 from client.figures import completion_figures, describe_completion
+from client.fit import is_unicode
 from client.request import Message, Prompt
+from client.terminal import keep_bytes
 from paceline.config import flag
 from paceline.errors import ConfigError
 
@@ -38,9 +40,12 @@ class GenerateConfig(RequestFlags):
         if self.token_ids:
             return parse_ids(self.token_ids, "token-ids")
         if words == "-":
+            keep_bytes(sys.stdin)
             words = sys.stdin.read()
         elif not words:
             raise ConfigError("give a prompt: paceline generate 'Why is the sky blue?', or - to read it from stdin")
+        if not is_unicode(words):
+            raise ConfigError(f"the prompt {words[:40]!r} is no UTF-8: convert it first (iconv -t UTF-8)")
         if self.raw:
             return words
         system = [Message("system", self.system)] if self.system else []

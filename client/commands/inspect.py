@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from client.aio import AsyncPacelineClient
 from client.commands.command import Command, parse
@@ -27,18 +28,19 @@ class InspectConfig(ConnectionFlags):
 
     target: str = flag("", help="address of a target; with neither this nor --draft, the router's first that are ready")
     draft: str = flag("", help="address of a draft")
-    model_path: str = flag(DEFAULT_MODEL_PATH, help="folder of the tokenizer that shows tokens as text")
+    model_path: str = flag(DEFAULT_MODEL_PATH, help="folder of the tokenizer that shows tokens; empty: bare numbers")
     json: bool = flag(False, help="as JSON; with --watch one object a line")
     watch: bool = flag(False, help="every round from now on, until Ctrl-C")
 
 
 def main(argv: Sequence[str]) -> int:
     config = parse(InspectConfig, argv, command="inspect")
-    asyncio.run(_watch(config) if config.watch else _show_last(config))
+    vocabulary = _vocabulary(config)
+    asyncio.run(_watch(config, vocabulary) if config.watch else _show_last(config, vocabulary))
     return 0
 
 
-async def _show_last(config: InspectConfig) -> None:
+async def _show_last(config: InspectConfig, vocabulary: Vocabulary) -> None:
     sources = await _sources(config)
     views = await asyncio.gather(*(source.last() for source in sources))
     pairs = list(zip(sources, views, strict=True))
@@ -46,13 +48,10 @@ async def _show_last(config: InspectConfig) -> None:
         document = {source.service: {"address": source.address, **round_json(view)} for source, view in pairs}
         print(json.dumps(document, indent=2))
         return
-    vocabulary = Vocabulary.load(config.model_path)
     print("\n\n".join(f"{source.service} {source.address}  {round_text(view, vocabulary)}" for source, view in pairs))
 
 
-async def _watch(config: InspectConfig) -> None:
-    vocabulary = Vocabulary.load(config.model_path)
-
+async def _watch(config: InspectConfig, vocabulary: Vocabulary) -> None:
     async def show(source: RoundSource) -> None:
         async for view in source.rounds():
             if config.json:
@@ -77,6 +76,12 @@ async def _sources(config: InspectConfig) -> list[RoundSource]:
     if not sources:
         raise UnavailableError(f"the router at {config.router} has no service that is ready; see paceline info")
     return sources
+
+
+def _vocabulary(config: InspectConfig) -> Vocabulary:
+    """The default model need not be on this machine. Raises ModelLoadError for another that is not."""
+    is_there = config.model_path != DEFAULT_MODEL_PATH or Path(DEFAULT_MODEL_PATH).is_dir()
+    return Vocabulary.load(config.model_path if is_there else "")
 
 
 def _first_ready(replicas: Sequence[router_pb2.ReplicaState]) -> str:

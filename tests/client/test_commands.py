@@ -192,6 +192,28 @@ def test_chat_sends_the_whole_conversation_and_forgets_it_on_reset(router, monke
     assert capsys.readouterr().out == "Hello\n" * 3
 
 
+def test_chat_leaves_out_a_line_that_is_no_utf_8_and_goes_on(router, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"first\n\xff bad\nsecond\n"), encoding="utf-8"))
+    assert main(["chat", "--router", router.address]) == 0
+    assert [request.chat.messages[-1].content for request in router.requests] == ["first", "second"]
+    assert capsys.readouterr().err.count("this line is no UTF-8 and was left out") == 1
+
+
+def test_a_prompt_that_is_no_utf_8_is_refused(router, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
+    assert main(["generate", "-", "--router", router.address]) == 2
+    assert "is no UTF-8: convert it first" in capsys.readouterr().err
+
+
+def test_generate_takes_flags_from_a_file_and_those_of_the_command_line_win(router, tmp_path):
+    path = tmp_path / "flags.toml"
+    path.write_text(f'router = "{router.address}"\nmax-tokens = 7\nseed = 3\nignore-eos = true\n')
+    assert main(["generate", "--config", str(path), "say", "hi", "--seed", "4"]) == 0
+    params = router.requests[0].sampling_params
+    assert (params.max_tokens, params.seed, params.ignore_eos) == (7, 4, True)
+    assert router.requests[0].chat.messages[0].content == "say hi"
+
+
 def test_chat_goes_on_after_a_refused_message(router, monkeypatch, capsys):
     def refuse_long(request, context):
         if len(request.chat.messages[-1].content) > 10:

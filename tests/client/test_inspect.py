@@ -95,3 +95,13 @@ def test_a_router_without_a_ready_service_says_so(router, capsys):
     router.info = router_pb2.RouterServiceGetInfoResponse()
     assert main(["inspect", "--router", router.address]) == 4
     assert "no service that is ready" in capsys.readouterr().err
+
+
+def test_a_model_path_without_a_tokenizer_is_refused_before_anybody_is_asked(tmp_path, capsys):
+    assert main(["inspect", "--target", "127.0.0.1:1", "--model-path", str(tmp_path)]) == 3
+    assert f"there is no {tmp_path}/tokenizer.json" in capsys.readouterr().err
+
+
+def test_an_empty_model_path_shows_tokens_as_numbers(services, capsys):
+    assert main(["inspect", "--target", services.target, "--model-path="]) == 0
+    assert "100\n" in capsys.readouterr().out
