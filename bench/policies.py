@@ -22,7 +22,7 @@ def parse_policies(text: str) -> tuple[str, ...]:
 
 def fixed_shape(name: str) -> TreeShape | None:
     """Of a policy with one setting for all; None where that is off. Raises as ``parse_policies`` does."""
-    return None if name == OFF else parse_shape(name, "policies")
+    return None if name == OFF else parse_shape(name, "policies", also=f"{OFF}, {ADAPTIVE} or ")
 
 
 def variant_of(name: str) -> Variant:
@@ -33,11 +33,14 @@ def variant_of(name: str) -> Variant:
     return Variant(PLAIN) if shape is None else Variant(SPECULATIVE, shape)
 
 
-def parse_shape(text: str, flag_name: str) -> TreeShape:
-    """Of steps,topk,nodes. Raises ConfigError, or InvalidInputError for a shape that no tree has."""
+def parse_shape(text: str, flag_name: str, *, also: str = "") -> TreeShape:
+    """Of steps,topk,nodes. also: what else the flag takes, for the message.
+
+    Raises ConfigError, or InvalidInputError for a shape that no tree has.
+    """
     numbers = [part.strip() for part in text.split(",")]
     if len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
-        raise ConfigError(f"--{flag_name} holds {text!r}; it takes steps,topk,nodes, with ; between trees")
+        raise ConfigError(f"--{flag_name} holds {text!r}; it takes {also}steps,topk,nodes, with ; between")
     return TreeShape(*map(int, numbers))
 
 

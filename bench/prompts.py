@@ -10,17 +10,22 @@ from pathlib import Path
 from paceline.errors import InvalidInputError
 
 _ORDER_SEED = 0
+_FORM = 'lines like {"prompt": "Why is the sky blue?"}'
 
 
 def load_prompts(path: str) -> list[str]:
     """The field ``prompt`` of each line. Raises InvalidInputError naming file and line."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"--prompts {path}: {error}; name a file of JSON lines, each with a prompt") from error
+    except OSError as error:
+        raise InvalidInputError(f"--prompts {path} cannot be read: {error.strerror}; name a file of {_FORM}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"--prompts {path} is no UTF-8 from byte {error.start} on; name a file of {_FORM}"
+        ) from error
     prompts = [_prompt(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
     if not prompts:
-        raise InvalidInputError(f"{path} holds no prompt; each line is a JSON object with the field prompt")
+        raise InvalidInputError(f"--prompts {path} holds no prompt; name a file of {_FORM}")
     return prompts
 
 
@@ -46,9 +51,12 @@ def shuffled(prompts: Sequence[str]) -> list[str]:
 
 def _prompt(line: str, where: str) -> str:
     try:
-        prompt = json.loads(line)["prompt"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidInputError(f"{where} is no JSON object with the field prompt: {error!r}") from error
+        record = json.loads(line)
+    except ValueError as error:
+        raise InvalidInputError(f"{where} is no JSON; write {_FORM}") from error
+    if not isinstance(record, dict) or "prompt" not in record:
+        raise InvalidInputError(f"{where} has no prompt; write {_FORM}")
+    prompt = record["prompt"]
     if not isinstance(prompt, str) or not prompt:
-        raise InvalidInputError(f"{where}: prompt is {prompt!r}; it must be a text that is not empty")
+        raise InvalidInputError(f"{where}: prompt is {json.dumps(prompt)}; it must be a text that is not empty")
     return prompt

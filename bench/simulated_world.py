@@ -68,7 +68,7 @@ def load_world(path: Path) -> World:
     except OSError as error:
         raise ConfigError(f"--world {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--world {path} is no cost model: {error!r}; see bench/worlds/ for examples") from error
+        raise ConfigError(f"--world {path} is no cost model; see bench/worlds/ for examples") from error
 
 
 def parse_world(data: dict[str, Any]) -> World:

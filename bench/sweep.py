@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from paceline.errors import PacelineError
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit code 0. Raises a PacelineError."""
+    """Exit code 0, or 1 where requests failed. Raises a PacelineError."""
     config = parse_flags(SweepConfig, argv, prog="paceline bench sweep")
     check_writable(config.json, "json")
     check_writable(config.picture, "picture")
@@ -34,6 +35,9 @@ def main(argv: Sequence[str]) -> int:
     if config.picture:
         title = f"Throughput and time per token by load: {model_name(Path(config.model_path))}"
         Path(config.picture).write_text(sweep_picture(document, title), encoding="utf-8")
+    if document["failed"] and not config.measured:
+        print(f"paceline bench sweep: {_failures(document)}; their points do not count", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -43,9 +47,14 @@ def _write(config: SweepConfig, document: dict[str, Any]) -> None:
 
 
 def _measure(config: SweepConfig) -> dict[str, Any]:
+    """Raises PacelineError where no point is left."""
     prompts = choose_prompts(config, is_mixed=True)
-    sweep = measure_sweep(config, prompts)
-    errors = [error for run in sweep.runs for error in run.timed.errors]
-    if errors:
-        raise PacelineError(f"{len(errors)} request(s) failed, the first with {errors[0]}")
-    return sweep_document(config, sweep, len(prompts))
+    document = sweep_document(config, measure_sweep(config, prompts), len(prompts))
+    if not document["points"]:
+        raise PacelineError(_failures(document))
+    return document
+
+
+def _failures(document: dict[str, Any]) -> str:
+    failed = document["failed"]
+    return f"{sum(entry['requests'] for entry in failed)} request(s) failed, the first with {failed[0]['error']}"

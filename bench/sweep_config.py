@@ -41,8 +41,12 @@ class SweepConfig(WorkloadFlags):
         )
         require(self.warm_up_seconds >= 0, "warm_up_seconds", self.warm_up_seconds, "0 or more")
         self.names()
-        if not self.loads():
+        labels = [load.label for load in self.loads()]
+        if not labels:
             raise ConfigError("no load is left: give --concurrency, --rates or --phases")
+        twice = next((label for label in labels if labels.count(label) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"--concurrency, --rates and --phases have the load {twice} twice: leave one out")
 
     def names(self) -> tuple[str, ...]:
         """Of the policies, in the order in which they run."""

@@ -26,7 +26,9 @@ STEP_FIELDS = tuple(field.name for field in dataclasses.fields(StepSample))
 
 
 def sweep_document(config: SweepConfig, sweep: Sweep, num_prompts: int) -> dict[str, Any]:
-    """Points in order of time; what the services measured of themselves; how long each prompt and its answer is."""
+    """Points in order of time, those with a failed request apart; what the services measured of themselves; how long
+    each prompt and its answer is.
+    """
     return {
         "settings": {
             "targets": max(1, len(sweep.fleet.targets)),
@@ -37,7 +39,12 @@ def sweep_document(config: SweepConfig, sweep: Sweep, num_prompts: int) -> dict[
         },
         "calibration": _calibration(sweep.fleet),
         "requests": _requests(sweep, num_prompts, config.max_tokens),
-        "points": [_figures(run) | {"is_disturbed": run.other_work > config.max_other_work} for run in sweep.runs],
+        "points": [
+            _figures(run) | {"is_disturbed": run.other_work > config.max_other_work}
+            for run in sweep.runs
+            if not run.timed.errors
+        ],
+        "failed": [_failure(run) for run in sweep.runs if run.timed.errors],
     }
 
 
@@ -48,7 +55,7 @@ def read_sweeps(path: str, flag_name: str) -> list[dict[str, Any]]:
     except OSError as error:
         raise ConfigError(f"--{flag_name} {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--{flag_name} {path} is not what --json of a sweep wrote: {error!r}") from error
+        raise ConfigError(f"--{flag_name} {path} is not what --json of paceline bench sweep wrote") from error
     return sweeps
 
 
@@ -84,6 +91,18 @@ def _figures(swept: SweepRun) -> dict[str, Any]:
         "client_busy": run.client_busy,
         "other_work": swept.other_work,
         "steps": [[getattr(step, name) for name in STEP_FIELDS] for step in swept.steps],
+    }
+
+
+def _failure(swept: SweepRun) -> dict[str, Any]:
+    """A request that fails ends its point, so that there is no rate to state."""
+    point, errors = swept.point, swept.timed.errors
+    return {
+        "load": point.load.label,
+        "policy": point.policy,
+        "repeat": point.repeat,
+        "requests": len(errors),
+        "error": errors[0],
     }
 
 

@@ -48,7 +48,7 @@ def _panel(panel: _Panel, colours: dict[str, str]) -> Iterator[str]:
     """Loads at even distances, whatever their amounts."""
     amounts = sorted({_amount(entry) for entry in panel.entries})
     values = [entry[panel.field] for entry in panel.entries if entry[panel.field] is not None]
-    tick = _tick(max(values, default=1.0))
+    tick = _tick(max(values, default=0.0) or 1.0)
     top = tick * _TICKS
     bottom = panel.y + _PLOT_HEIGHT
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.policies import ADAPTIVE
 
-_DISTURBED = "~"
+_DISTURBED, _FAILED = "~", "!"
 
 _Key = tuple[str, str]  # load, policy
 
@@ -32,20 +32,31 @@ def report(sweeps: Sequence[dict[str, Any]], predictions: Sequence[Prediction]) 
         point | {"turn": (number, point["repeat"])} for number, sweep in enumerate(sweeps) for point in sweep["points"]
     )
     summary = _summary(groups, predictions)
-    return {"sweeps": list(sweeps), "summary": summary, "best": _best(summary, groups), "prediction": _errors(summary)}
+    return {
+        "sweeps": list(sweeps),
+        "failed": [failure for sweep in sweeps for failure in sweep.get("failed", [])],
+        "summary": summary,
+        "best": _best(summary, groups),
+        "prediction": _errors(summary),
+    }
 
 
 def table(document: dict[str, Any]) -> str:
     """For people, in Markdown."""
-    summary = document["summary"]
-    policies = list(dict.fromkeys(entry["policy"] for entry in summary))
-    loads = list(dict.fromkeys(entry["load"] for entry in summary))
+    summary, failed = document["summary"], document["failed"]
+    policies = list(dict.fromkeys(entry["policy"] for entry in [*summary, *failed]))
+    loads = list(dict.fromkeys(entry["load"] for entry in [*summary, *failed]))
     cells = {(entry["load"], entry["policy"]): entry for entry in summary}
     ratio = {entry["load"]: entry["adaptive_ratio"] for entry in document["best"]}
     fastest = {entry["load"]: entry["best_fixed"] for entry in document["best"]}
 
+    has_failed = {(entry["load"], entry["policy"]) for entry in failed}
+
+    def cell(key: _Key, name: str, digits: int) -> str:
+        return _cell(cells.get(key, {}), name, digits) + (_FAILED if key in has_failed else "")
+
     def rows(name: str, digits: int) -> list[list[str]]:
-        return [[load, *(_cell(cells.get((load, policy), {}), name, digits) for policy in policies)] for load in loads]
+        return [[load, *(cell((load, policy), name, digits) for policy in policies)] for load in loads]
 
     rates = [[*row, fastest.get(row[0]) or "-", _number(ratio.get(row[0]), 3)] for row in rows("tokens_per_s", 1)]
     parts = ["tokens/s, medians", _markdown(["load", *policies, "best fixed", "adaptive / best"], rates)]
@@ -57,6 +68,8 @@ def table(document: dict[str, Any]) -> str:
         parts += [f"largest error {worst['largest_error']:.0%}: {worst['policy']} at {worst['load']}"]
     if any(entry["is_disturbed"] for entry in summary):
         parts += [f"{_DISTURBED}: other processes used too much of the machine in each run"]
+    if failed:
+        parts += ["\n".join([f"{_FAILED}: runs left out, for requests failed in them:", *map(_failure, failed)])]
     return "\n\n".join(parts)
 
 
@@ -90,7 +103,7 @@ def _summary(groups: dict[_Key, list[dict[str, Any]]], predictions: Sequence[Pre
                 "tpot_p99_ms": _median(point["tpot_ms"]["p99"] for point in points),
                 "mean_accepted_length": _median(point["mean_accepted_length"] for point in points),
                 "predicted_tokens_per_s": forecast,
-                "predicted_ratio": None if forecast is None else forecast / rate,
+                "predicted_ratio": None if forecast is None or not rate else forecast / rate,
             }
         )
     return summary
@@ -109,7 +122,7 @@ def _best(summary: Sequence[dict[str, Any]], groups: dict[_Key, list[dict[str, A
             {point["turn"]: point["tokens_per_s"] for point in groups.get((load, policy), [])}
             for policy in (ADAPTIVE, name)
         )
-        ratio = _median(ours[turn] / theirs[turn] for turn in ours.keys() & theirs.keys())
+        ratio = _median(ours[turn] / theirs[turn] for turn in ours.keys() & theirs.keys() if theirs[turn])
         best.append({"load": load, "best_fixed": name, "tokens_per_s": rates[name], "adaptive_ratio": ratio})
     return best
 
@@ -132,6 +145,10 @@ def _errors(summary: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
+
+
+def _failure(entry: dict[str, Any]) -> str:
+    return f"{entry['policy']} at {entry['load']}, run {entry['repeat'] + 1}: {entry['error']}"
 
 
 def _cell(entry: dict[str, Any], name: str, digits: int) -> str:

@@ -126,11 +126,20 @@ def test_a_router_that_is_not_there_is_exit_code_4(prompts, capsys):
     assert "nothing answers at 127.0.0.1:1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("line", ["no json", "[]", '{"text": "a"}', '{"prompt": ""}', '{"prompt": 5}'])
-def test_a_line_without_a_prompt_is_named(tmp_path, line):
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("no json", r":2 is no JSON; write lines like {"),
+        ("[]", r":2 has no prompt; write lines like {"),
+        ('{"text": "a"}', ":2 has no prompt"),
+        ('{"prompt": ""}', ':2: prompt is ""; it must be a text'),
+        ('{"prompt": null}', ":2: prompt is null; it must be a text"),
+    ],
+)
+def test_a_line_without_a_prompt_is_named(tmp_path, line, words):
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "good"}\n' + line + "\n")
-    with pytest.raises(InvalidInputError, match=r"prompts\.jsonl:2"):
+    with pytest.raises(InvalidInputError, match=r"prompts\.jsonl" + words):
         load_prompts(str(path))
 
 

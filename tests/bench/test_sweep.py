@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import threading
 from concurrent import futures
 from xml.etree import ElementTree
@@ -21,6 +22,7 @@ from bench.timed_run import LEAST_TOKENS
 from bench.workload import PLAIN, Variant, Workload
 from client.request import Sampling
 from paceline.v1 import common_pb2, router_pb2, target_pb2, target_pb2_grpc
+from tests.support.scripted_router import answer_hello
 
 STEPS = [common_pb2.StepTime(rows=rows, ms=10.0 + rows) for rows in (1, 4, 16)]
 CHAIN = common_pb2.TreeShape(num_steps=3, eagle_topk=1, num_draft_tokens=4)
@@ -166,6 +168,36 @@ def test_an_interrupted_sweep_shows_what_it_has(adaptive_router, tmp_path, monke
     assert [point["policy"] for point in document["sweeps"][0]["points"]] == ["off"]
 
 
+def failing(num_well, of=lambda request: True):
+    """A script: of these requests all after the first num_well fail."""
+    seen = itertools.count()
+
+    def script(request, context):
+        if of(request) and next(seen) >= num_well:
+            context.abort(grpc.StatusCode.INTERNAL, "the draft fell over")
+        yield from answer_hello(request, context)
+
+    return script
+
+
+def test_a_failed_request_costs_its_own_point_alone(adaptive_router, tmp_path, capsys):
+    adaptive_router.script = failing(1, of=lambda request: not request.speculation.disable)  # the first is the warm-up
+    code, document = sweep(adaptive_router, tmp_path, "--concurrency", "1", "--policies", "off;3,1,4")
+    out, err = capsys.readouterr()
+    assert code == 1
+    assert "2 request(s) failed, the first with" in err and "the draft fell over" in err
+    assert [(point["policy"], point["repeat"]) for point in document["sweeps"][0]["points"]] == [("off", 0), ("off", 1)]
+    assert [(entry["policy"], entry["repeat"]) for entry in document["failed"]] == [("3,1,4", 0), ("3,1,4", 1)]
+    assert re.search(r"^\| 1 \| [\d.]+ \| -! \| off \|", out, re.M)
+    assert "3,1,4 at 1, run 2: " in out
+
+
+def test_a_sweep_of_which_nothing_is_left_is_an_error(adaptive_router, tmp_path, capsys):
+    adaptive_router.script = failing(1)
+    assert sweep(adaptive_router, tmp_path, "--concurrency", "1", "--policies", "off") == (1, None)
+    assert "2 request(s) failed, the first with" in capsys.readouterr().err
+
+
 def test_measured_sweeps_are_shown_together(adaptive_router, tmp_path, capsys):
     for number, concurrency in enumerate(("1", "2")):
         flags = ["--concurrency", concurrency, "--policies", "off", "--num-prompts", "2"]
@@ -189,6 +221,9 @@ def test_a_router_that_does_not_decide_adaptively_is_refused(router, capsys):
         (["--concurrency", ""], "no load"),
         (["--policies", "off;off"], "twice"),
         (["--policies", "3,1"], "steps,topk,nodes"),
+        (["--policies", "foo"], "--policies holds 'foo'; it takes off, adaptive or steps,topk,nodes"),
+        (["--concurrency", "2", "--phases", "8:2"], "have the load 2 twice"),
+        (["--rates", "2,2.0"], "have the load 2/s twice"),
         (["--phases", "8-2"], "seconds:amount"),
         (["--phases", "8:0.4"], "whole numbers"),
         (["--ramp-seconds", "9"], "--ramp-seconds is 9"),
