@@ -5,19 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from client.terminal import run_in_terminal
+from client.terminal import ending_at_ctrl_c, run_in_terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one subcommand and returns its exit code; errors that a user can mend are one line on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
+    name = " ".join(["paceline", *words[:1]])
 
     def run() -> int:
-        from client.commands.table import run_command  # half a second, in which Ctrl-C may come
-
+        with ending_at_ctrl_c(name):  # the import takes half a second
+            from client.commands.table import run_command
         return run_command(words)
 
-    return run_in_terminal(" ".join(["paceline", *words[:1]]), run)
+    return run_in_terminal(name, run)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from paceline.errors import ConfigError
+from client.fit import require_fit
+from paceline.errors import ConfigError, InvalidInputError
 from paceline.tls import TlsFiles
 
 
@@ -16,6 +17,15 @@ class Credentials:
 
     tls: TlsFiles | None = None
     api_key: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInputError, without the key in it."""
+        require_fit(
+            self.tls is None or isinstance(self.tls, TlsFiles), "tls", self.tls, "a paceline.tls.TlsFiles or None"
+        )
+        fits = isinstance(self.api_key, str) and self.api_key.isascii() and self.api_key.isprintable()
+        if not fits:
+            raise InvalidInputError("api_key does not fit a header; it must be a str of printable ASCII, one line")
 
     @classmethod
     def from_files(cls, tls: TlsFiles | None, *, api_key_file: str = "") -> Self:

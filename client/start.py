@@ -1,20 +1,23 @@
-"""``python -m client.start NAME MODULE WORD...``: runs a module as a command that knows of Ctrl-C from its start on."""
+"""``python -m client.start NAME MODULE WORD...``: runs MODULE.main as a command that knows of Ctrl-C from its start."""
 
 from __future__ import annotations
 
-import runpy
+import importlib
+import signal
 import sys
 
-from client.terminal import run_in_terminal
+from client.terminal import ending_at_ctrl_c, run_in_terminal
 
 
 def main() -> int:
-    name, module = sys.argv[1:3]
-    del sys.argv[1:3]
+    """The exit code of MODULE.main."""
+    name, module, *argv = sys.argv[1:]
 
     def run() -> int:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-        return 0
+        with ending_at_ctrl_c(name):
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by ``become``, for Python's own start
+            program = importlib.import_module(module)
+        return program.main(argv)
 
     return run_in_terminal(name, run)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable
-from typing import TextIO
+import threading
+from collections.abc import Callable, Iterator
+from typing import NoReturn, TextIO
 
 _INTERRUPTED = 130
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -21,11 +24,8 @@ def run_in_terminal(name: str, command: Callable[[], int]) -> int:
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:
-        return _interrupted(name)
-    except RuntimeError as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 wraps what comes while a class is made
-            return _interrupted(name)
-        raise
+        _say(name, "interrupted")
+        return _INTERRUPTED
     except BrokenPipeError:
         _write_no_more()
         return 1
@@ -38,15 +38,31 @@ def run_in_terminal(name: str, command: Callable[[], int]) -> int:
         return 1
 
 
+@contextlib.contextmanager
+def ending_at_ctrl_c(name: str) -> Iterator[None]:
+    """While this is open Ctrl-C ends the process on the spot: for imports, of which some replace an exception that
+    comes in their midst by one of their own. Where something else handles or ignores Ctrl-C, it goes on to do so.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def end(*_: object) -> NoReturn:
+        _say(name, "interrupted")
+        os._exit(_INTERRUPTED)
+
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def keep_bytes(stream: TextIO) -> None:
     """From now on bytes that are no UTF-8 are read as lone surrogates, for else the lines after them would be lost."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="surrogateescape")
-
-
-def _interrupted(name: str) -> int:
-    _say(name, "interrupted")
-    return _INTERRUPTED
 
 
 def _write_no_more() -> None:

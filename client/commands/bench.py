@@ -9,7 +9,7 @@ from client.commands.command import Command, become
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    become("bench", "bench", argv)
+    become("bench", "bench.__main__", argv)
 
 
 _HELP = "measure throughput and latency; bench router: a router's cost; sweep: policies over loads; simulate: fleets"

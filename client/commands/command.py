@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,8 +41,9 @@ def parse(cls: type[ConfigT], argv: Sequence[str], *, command: str) -> ConfigT:
 
 
 def become(command: str, module: str, argv: Sequence[str]) -> NoReturn:
-    """``paceline COMMAND`` turns into ``python -m MODULE``, for what the client's room may not import."""
+    """``paceline COMMAND`` turns into MODULE.main, for what the client's room may not import."""
     paths = [str(_SOURCE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     start = [sys.executable, "-m", "client.start", f"paceline {command}", module]
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.execve(sys.executable, [*start, *argv], environment)

@@ -9,7 +9,7 @@ from client.commands.command import Command, become
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    become("train-head", "training", argv)
+    become("train-head", "training.__main__", argv)
 
 
 COMMAND = Command("train-head", "make data, train an EAGLE-3 head for a target, measure and export it", main)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 
-from client import AsyncPacelineClient, GenerateOptions, Message, PacelineClient, Sampling
+from client import AsyncPacelineClient, Credentials, GenerateOptions, Message, PacelineClient, Sampling
 from paceline.errors import InvalidInputError, UnavailableError
 from paceline.rpc import RpcServer
 from paceline.types import TreeShape
@@ -49,6 +49,9 @@ def test_a_prompt_that_no_field_can_hold_is_refused(router, prompt, words):
         (lambda: GenerateOptions(tenant=7), "tenant is 7; it must be a str"),
         (lambda: GenerateOptions(priority=2**40), "priority is 1099511627776; it must be a whole number, -10 to 10"),
         (lambda: GenerateOptions(deadline_s="soon"), "deadline_s is 'soon'; it must be a number of seconds"),
+        (lambda: Credentials(tls="ca.pem"), "tls is 'ca.pem'; it must be a paceline.tls.TlsFiles"),
+        (lambda: Credentials(api_key="two\nlines"), "api_key does not fit a header"),
+        (lambda: Credentials(api_key=5), "api_key does not fit a header"),
         (lambda: TreeShape("5", 4, 16), "num_steps is '5'; it must be a whole number"),
     ],
 )
