@@ -124,9 +124,10 @@ class HostRun:
         self._outside_s = getattr(self, "_next_outside_s", 0.0)
         self._next_outside_s = served_s - ended_s
 
-    def _take_orders(self, orders: dict[str, DraftOrders]) -> None:
+    def _take_orders(self, orders: dict[str, DraftOrders]) -> bool:
         self._orders.append(orders[_DRAFT])
         self._orders_s.append(time.thread_time())
+        return True
 
     def _serve_front(self) -> None:
         """The event loop's work and, not timed, the draft's."""

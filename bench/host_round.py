@@ -1,10 +1,11 @@
 """Times all of a speculative round but the models: the real target and draft services in a process each, over loopback.
 
-    python -m bench.host_round --batch 1,32 --step-ms 4.9 --draft-ms 0.85
+    python -m bench.host_round --batch 1,32 --step-ms 4.9 --draft-ms 0.85 --rounds-by lane,stream
 
-A step of the target and a round of the draft only wait, as a host waits for its GPU; every request verifies a tree of
-16 nodes in every step. "round": between two steps' messages at the router's end of the stream; "host": what is left of
-it less the two waits. Milliseconds: quartiles.
+Rounds travel by a lane or by the gRPC stream; where both are named, both have their services, and take turns. A step of
+the target and a round of the draft only wait, as a host waits for its GPU; every request verifies a tree of 16 nodes in
+every step. "round": between two steps' messages at the router's end of the stream; "host": what is left of it less the
+two waits. Milliseconds: quartiles.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,10 +40,11 @@ from target_service.service import LoadedTarget, TargetService, make_parts
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+_WAYS = ("lane", "stream")
 _PAGES_A_REQUEST = pages_for(PROMPT_LEN + MAX_TOKENS + MAX_SCRATCH_NODES, PAGE_SIZE)
 
 
-def serve_draft(ready: Connection, batch: int, round_s: float) -> None:
+def serve_draft(ready: Connection, batch: int, round_s: float, *, by_lane: bool) -> None:
     """The draft's process: sends its port, and serves until it is killed."""
     share_interpreter()
     num_pages = batch * _PAGES_A_REQUEST
@@ -64,7 +67,7 @@ def serve_draft(ready: Connection, batch: int, round_s: float) -> None:
         max_sessions=batch,
         eos_token_ids=(),
     )
-    config = DraftConfig(port=0, max_running_requests=batch)
+    config = DraftConfig(port=0, max_running_requests=batch, disable_round_lane=not by_lane)
     engine = DraftEngine(drafter, table, limits=StepLimits(512, 64), clock=time.perf_counter)
 
     async def serve() -> None:
@@ -103,7 +106,7 @@ def serve_target(ready: Connection, batch: int, step_s: float) -> None:
 
 
 @contextlib.contextmanager
-def serving(serve: Callable[[Connection, int, float], None], batch: int, wait_s: float) -> Iterator[int]:
+def serving(serve: Callable[[Connection, int, float], object], batch: int, wait_s: float) -> Iterator[int]:
     """A service in a process of its own; its port."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -117,23 +120,44 @@ def serving(serve: Callable[[Connection, int, float], None], batch: int, wait_s:
         process.join()
 
 
+@contextlib.contextmanager
+def serving_pair(way: str, batch: int, *, step_s: float, draft_s: float) -> Iterator[tuple[int, int]]:
+    """A target and its draft, between which rounds travel that way; their ports."""
+    serve_one = functools.partial(serve_draft, by_lane=way == "lane")
+    with serving(serve_one, batch, draft_s) as draft, serving(serve_target, batch, step_s) as target:
+        yield target, draft
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=lambda text: [int(part) for part in text.split(",")], default=[1, 32])
     parser.add_argument("--step-ms", type=float, default=4.9)
     parser.add_argument("--draft-ms", type=float, default=0.85)
-    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=400, help="of each turn")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--rounds-by", type=lambda text: text.split(","), default=["lane"], help="lane, stream or both")
     args = parser.parse_args(argv)
-    print("| batch | round 25 % | 50 % | 75 % | host 25 % | 50 % | 75 % |\n|---|---|---|---|---|---|---|")
+    if not set(args.rounds_by) <= set(_WAYS):
+        parser.error(f"--rounds-by is {','.join(args.rounds_by)}; write lane, stream or lane,stream")
+    print(
+        "| batch | rounds by | round 25 % | 50 % | 75 % | host 25 % | 50 % | 75 % |\n|---|---|---|---|---|---|---|---|"
+    )
     for batch in args.batch:
-        with (
-            serving(serve_draft, batch, args.draft_ms / 1e3) as draft,
-            serving(serve_target, batch, args.step_ms / 1e3) as target,
-        ):
-            spent_s = asyncio.run(measure(target, draft, batch=batch, rounds=args.rounds))
-        round_ms = [part * 1e3 for part in quantiles(spent_s, n=4)]
-        host_ms = [part - args.step_ms - args.draft_ms for part in round_ms]
-        print(f"| {batch} | {' | '.join(f'{part:.2f}' for part in (*round_ms, *host_ms))} |", flush=True)
+        spent_s: dict[str, list[float]] = {way: [] for way in args.rounds_by}
+        with contextlib.ExitStack() as stack:
+            ports = {
+                way: stack.enter_context(
+                    serving_pair(way, batch, step_s=args.step_ms / 1e3, draft_s=args.draft_ms / 1e3)
+                )
+                for way in args.rounds_by
+            }
+            for _ in range(args.turns):
+                for way, (target, draft) in ports.items():
+                    spent_s[way] += asyncio.run(measure(target, draft, batch=batch, rounds=args.rounds))
+        for way, rounds_s in spent_s.items():
+            round_ms = [part * 1e3 for part in quantiles(rounds_s, n=4)]
+            host_ms = [part - args.step_ms - args.draft_ms for part in round_ms]
+            print(f"| {batch} | {way} | {' | '.join(f'{part:.2f}' for part in (*round_ms, *host_ms))} |", flush=True)
 
 
 if __name__ == "__main__":

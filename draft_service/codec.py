@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from draft_service.events import Opening, RoundMessage, SyncMessage
 from draft_service.info import DraftInfo
+from draft_service.lane_door import LaneOffer
 from draft_service.load import LoadFigures
 from draft_service.replies import SessionCode, SessionReply, SyncReply
 from paceline import __version__
@@ -98,6 +99,26 @@ class Edge:
             raise WireError(f"hidden_states has shape {list(features.shape)}; rows are {self.feature_size} wide")
 
 
+@dataclass(frozen=True, slots=True)
+class RoundDecoder:
+    """Of one round stream: all its messages but the first, which came with hello."""
+
+    edge: Edge
+    stream: int
+    target: int  # its incarnation
+    clock: Callable[[], float]
+
+    def decode(self, message: draft_pb2.SpeculateRequest) -> RoundMessage:
+        """Raises WireError, InvalidInputError or UnsupportedFieldError for what no sound target sends."""
+        if message.HasField("hello"):
+            raise WireError("hello came again; open another stream for another target")
+        return self.edge.decode_rounds(message, stream=self.stream, target=self.target, now_s=self.clock())
+
+    def parse(self, payload: bytes) -> RoundMessage:
+        """The same of a frame. Raises DecodeError as well."""
+        return self.decode(draft_pb2.SpeculateRequest.FromString(payload))
+
+
 def encode_replies(replies: Sequence[SessionReply], incarnation: int) -> draft_pb2.SpeculateResponse:
     """One message for all sessions of a stream: trees, which acknowledge their round, and a status for the others."""
     response = draft_pb2.SpeculateResponse()
@@ -155,6 +176,10 @@ def encode_info(info: DraftInfo) -> common_pb2.ServiceInfo:
             for time in info.propose_times
         ],
     )
+
+
+def encode_offer(offer: LaneOffer | None) -> draft_pb2.RoundLane | None:
+    return None if offer is None else draft_pb2.RoundLane(port=offer.port, token=offer.token)
 
 
 def encode_load(figures: LoadFigures, info: DraftInfo) -> draft_pb2.WatchLoadResponse:

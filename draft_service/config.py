@@ -25,6 +25,10 @@ class DraftConfig(ServiceFlags):
 
     host: str = flag("127.0.0.1", help="address to listen on")
     port: int = flag(7300, help="port to listen on; 0 takes a free one")
+    round_port: int = flag(
+        0, help="port to which targets send their rounds directly, beside the service's; 0 takes a free one"
+    )
+    disable_round_lane: bool = flag(False, help="rounds travel by gRPC alone; so they do with --tls-cert")
     metrics_port: int = flag(0, help="port of the Prometheus metrics; 0 serves none")
     log_level: str = flag("info", help="least severe events to log", choices=LEVELS)
     drain_timeout_s: float = flag(30.0, help="seconds that open sessions may go on after SIGTERM")
@@ -59,6 +63,7 @@ class DraftConfig(ServiceFlags):
     def __post_init__(self) -> None:
         self.check_service_flags()
         require(0 <= self.port < 65536, "port", self.port, "0 to 65535")
+        require(0 <= self.round_port < 65536, "round_port", self.round_port, "0 to 65535")
         require(0 <= self.metrics_port < 65536, "metrics_port", self.metrics_port, "0 to 65535")
         require(self.drain_timeout_s >= 0, "drain_timeout_s", self.drain_timeout_s, "0 or more")
         for name in ("num_threads", "page_size", "max_running_requests", "max_round_rows"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from draft_service.engine_loop import StepNote
@@ -24,15 +25,16 @@ class Front:
     metrics: DraftMetrics
 
     def answer(self, replies: Replies) -> None:
-        """Wakes the streams; what is counted is counted once they have written."""
+        """Wakes the streams."""
         self.hub.deliver(replies)
-        asyncio.get_running_loop().call_soon(self.metrics.count_replies, replies)
 
-    def note(self, note: StepNote) -> None:
-        """To be called after the answers of the same turn. Lets their streams write first."""
-        asyncio.get_running_loop().call_soon(self._note, note)
+    def note(self, note: StepNote, answers: Sequence[Replies]) -> None:
+        """To be called after the answers of the same turn, which it counts. Lets their streams write first."""
+        asyncio.get_running_loop().call_soon(self._note, note, answers)
 
-    def _note(self, note: StepNote) -> None:
+    def _note(self, note: StepNote, answers: Sequence[Replies]) -> None:
+        for replies in answers:
+            self.metrics.count_replies(replies)
         record = note.record
         self.load.update(note.load, None if record is None else (record.start_s, record.stop_s))
         if record is not None:

@@ -22,7 +22,9 @@ from draft_service.info import DraftInfo, describe_draft
 from draft_service.load import LoadBoard
 from draft_service.metrics import DraftMetrics
 from draft_service.propose_times import measure_proposals
+from draft_service.reply_sender import ReplySender
 from draft_service.round_board import RoundBoard
+from draft_service.round_lane import LaneTerms, RoundLanes
 from draft_service.servicer import SERVICE_NAME, DraftServicer
 from draft_service.sessions import SessionTable
 from draft_service.streams import StreamHub
@@ -86,25 +88,31 @@ class DraftService:
         self.info = draft.info
         self.failed: asyncio.Future[None] = loop.create_future()
         self._config = draft.config
+        max_replies = 2 * draft.config.max_running_requests + _WAITING_REPLIES
         self._front = Front(
-            hub=StreamHub(2 * draft.config.max_running_requests + _WAITING_REPLIES),
+            hub=StreamHub(max_replies),
             load=LoadBoard(engine.load(), clock=time.perf_counter),
             rounds=RoundBoard(),
             metrics=DraftMetrics(registry),
         )
+        plumbing = plumbing or Plumbing()
+        self._lanes = RoundLanes(LaneTerms(self.info.incarnation, max_replies, plumbing.lane_bytes))
+        self._has_lanes = plumbing.tls is None and not draft.config.disable_round_lane
         call = loop.call_soon_threadsafe
-        outlets = Outlets(
-            answer=lambda replies: call(self._front.answer, replies),
-            note=lambda note: call(self._front.note, note),
-            failed=lambda error: call(self._fail, error),
-        )
+        sender = ReplySender(self._lanes, front=self._front, call=call)
+        outlets = Outlets(answer=sender.answer, note=sender.note, failed=lambda error: call(self._fail, error))
         self._loop = EngineLoop(engine, outlets)
-        self._rpc = (plumbing or Plumbing()).server(SERVICE_NAME)
-        servicer = DraftServicer(self.info, front=self._front, post=self._loop.post, clock=time.perf_counter)
+        self._rpc = plumbing.server(SERVICE_NAME)
+        servicer = DraftServicer(
+            self.info, front=self._front, lanes=self._lanes, post=self._loop.post, clock=time.perf_counter
+        )
         servicer.add_to(self._rpc.server)
 
     async def start(self) -> int:
         """Returns the port, ready. Raises ConfigError where it is taken."""
+        if self._has_lanes:
+            round_port = self._lanes.open_door(self._config.host, self._config.round_port)
+            _log.info("port %d takes targets' rounds", round_port)
         self._loop.start()
         port = await self._rpc.start(self._config.host, self._config.port)
         await self._rpc.set_ready(True)
@@ -126,6 +134,7 @@ class DraftService:
         """Ends the streams, the server and the engine thread."""
         self._front.hub.end_streams()
         await self._rpc.stop(_STOP_GRACE_S)
+        await self._lanes.close()
         await asyncio.to_thread(self._loop.close)
 
     async def _drained(self) -> None:

@@ -10,14 +10,22 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 from google.protobuf.message import DecodeError
 
-from draft_service.codec import Edge, encode_info, encode_load, encode_replies, encode_sync_reply
+from draft_service.codec import (
+    Edge,
+    RoundDecoder,
+    encode_info,
+    encode_load,
+    encode_offer,
+    encode_replies,
+    encode_sync_reply,
+)
 from draft_service.events import Event, StreamEnd
 from draft_service.front import Front
 from draft_service.info import DraftInfo
 from draft_service.replies import SyncReply
 from draft_service.round_board import TimedRecord
 from draft_service.round_codec import encode_round
-from draft_service.streams import Outbox
+from draft_service.round_lane import RoundLanes, RoundStream
 from paceline.errors import PacelineError, WireError
 from paceline.peer_stream import first_message, refuse
 from paceline.v1 import draft_pb2, draft_pb2_grpc, verify_pb2
@@ -36,12 +44,19 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
     """``post`` hands an event to the engine thread; ``clock`` is the engine's."""
 
     def __init__(
-        self, info: DraftInfo, *, front: Front, post: Callable[[Event], None], clock: Callable[[], float]
+        self,
+        info: DraftInfo,
+        *,
+        front: Front,
+        lanes: RoundLanes,
+        post: Callable[[Event], None],
+        clock: Callable[[], float],
     ) -> None:
         self._info = info
         self._info_message = encode_info(info)
         self._edge = Edge(info.vocab_size, info.feature_size, info.feature_id, info.head_fingerprint)
         self._front = front
+        self._lanes = lanes
         self._post = post
         self._clock = clock
 
@@ -52,23 +67,25 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         self, request_iterator: AsyncIterator[draft_pb2.SpeculateRequest], context: grpc.aio.ServicerContext
     ) -> AsyncIterator[draft_pb2.SpeculateResponse]:
         requests = aiter(request_iterator)
-        stream, outbox = self._front.hub.open_stream()
+        number, outbox = self._front.hub.open_stream()
         reader = None
         try:
             first = await first_message(requests)
             target = self._edge.check_hello(first)
-            _log.info("target %s (incarnation %d) opened stream %d", first.hello.target, target, stream)
-            yield draft_pb2.SpeculateResponse(info=self._info_message)
-            self._post(self._edge.decode_rounds(first, stream=stream, target=target, now_s=self._clock()))
-            reader = asyncio.create_task(self._read_rounds(requests, stream, target, outbox))
-            while (replies := await outbox.take()) is not None:
-                yield encode_replies(replies, self._info.incarnation)
+            _log.info("target %s (incarnation %d) opened stream %d", first.hello.target, target, number)
+            stream = RoundStream(RoundDecoder(self._edge, number, target, self._clock), self._post, outbox)
+            with self._lanes.offered(stream) as offer:
+                self._post(self._edge.decode_rounds(first, stream=number, target=target, now_s=self._clock()))
+                yield draft_pb2.SpeculateResponse(info=self._info_message, lane=encode_offer(offer))
+                reader = asyncio.create_task(_read_rounds(requests, stream))
+                while (replies := await outbox.take()) is not None:
+                    yield encode_replies(replies, self._info.incarnation)
         except (PacelineError, DecodeError) as error:
             await refuse(context, error)
         finally:
-            self._front.hub.close_stream(stream)
-            self._post(StreamEnd(stream))
-            _log.info("stream %d ended", stream)
+            self._front.hub.close_stream(number)
+            self._post(StreamEnd(number))
+            _log.info("stream %d ended", number)
             await _cancel(reader)
 
     async def Sync(
@@ -122,18 +139,6 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
         info = self._info
         return encode_round(latest, incarnation=info.incarnation, page_size=info.page_size, brief=brief)
 
-    async def _read_rounds(
-        self, requests: AsyncIterator[draft_pb2.SpeculateRequest], stream: int, target: int, outbox: Outbox
-    ) -> None:
-        try:
-            async for message in requests:
-                if message.HasField("hello"):
-                    raise WireError("hello came again; open another stream for another target")
-                self._post(self._edge.decode_rounds(message, stream=stream, target=target, now_s=self._clock()))
-            outbox.end()
-        except Exception as error:  # noqa: BLE001 - the stream's writing half raises it
-            outbox.fail(error)
-
     async def _read_sync(
         self, requests: AsyncIterator[draft_pb2.SyncRequest], target: int, window: _SyncWindow
     ) -> None:
@@ -153,6 +158,15 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             failed: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
             await window.put(failed)
+
+
+async def _read_rounds(requests: AsyncIterator[draft_pb2.SpeculateRequest], stream: RoundStream) -> None:
+    try:
+        async for message in requests:
+            stream.post(stream.decoder.decode(message))
+        stream.outbox.end()
+    except Exception as error:  # noqa: BLE001 - the stream's writing half raises it
+        stream.outbox.fail(error)
 
 
 async def _cancel(task: asyncio.Task[None] | None) -> None:

@@ -4,33 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from draft_service.replies import Replies, SessionReply, SyncReply
 from paceline.errors import CapacityError, UnavailableError
 
 
-class Outbox:
-    """Answers of one round stream. Of a session the answer to the newest round stands, and that to its open beside it.
-
-    Past max_replies (answers to ever new unknown sessions) ``take`` raises CapacityError.
-    """
+class WaitingReplies:
+    """Answers of one round stream. Of a session that to the newest round stands, and that to its open beside it."""
 
     def __init__(self, max_replies: int) -> None:
         self._max_replies = max_replies
         self._replies: dict[tuple[int, bool], SessionReply] = {}
-        self._wake = asyncio.Event()
-        self._error: BaseException | None = None
-        self._ended = False
 
     def put(self, replies: Iterable[SessionReply]) -> None:
+        """Raises CapacityError past max_replies: answers to ever new unknown sessions."""
         for reply in replies:
             place = (reply.session, reply.round == 0)
             waiting = self._replies.get(place)
             if waiting is None or waiting.round <= reply.round:
                 self._replies[place] = reply
         if len(self._replies) > self._max_replies:
-            self.fail(CapacityError(f"{len(self._replies)} answers wait for this stream; read them before asking more"))
+            raise CapacityError(f"{len(self._replies)} answers wait for this stream; read them before asking more")
+
+    def __iter__(self) -> Iterator[SessionReply]:
+        return iter(self._replies.values())
+
+
+class Outbox:
+    """Where answers wait for a stream's writing half. Where too many wait, ``take`` raises CapacityError."""
+
+    def __init__(self, max_replies: int) -> None:
+        self._max_replies = max_replies
+        self._replies = WaitingReplies(max_replies)
+        self._wake = asyncio.Event()
+        self._error: BaseException | None = None
+        self._ended = False
+
+    def put(self, replies: Iterable[SessionReply]) -> None:
+        try:
+            self._replies.put(replies)
+        except CapacityError as error:
+            self.fail(error)
         self._wake.set()
 
     def end(self) -> None:
@@ -48,7 +63,7 @@ class Outbox:
         await self._wake.wait()
         if self._error is not None:
             raise self._error
-        replies, self._replies = list(self._replies.values()), {}
+        replies, self._replies = list(self._replies), WaitingReplies(self._max_replies)
         if not replies:
             return None
         if not self._ended:

@@ -13,7 +13,7 @@ from paceline.config import flag, require
 from paceline.errors import ConfigError
 from paceline.logs import FORMATS
 from paceline.rpc import RpcServer, open_channel
-from paceline.rpc_bytes import ByteMeter
+from paceline.rpc_bytes import ByteMeter, LaneBytes
 from paceline.tls import TlsFiles, TlsIdentity
 from paceline.tls_fault import tls_fault
 from paceline.tls_flags import TlsFlags
@@ -81,6 +81,11 @@ class Plumbing:
         """For one connection: the next one wants a new channel, for the certificates may have changed."""
         channel = open_channel(address, self.tls)
         return channel if self._meter is None else self._meter.channel(channel)
+
+    @property
+    def lane_bytes(self) -> LaneBytes:
+        """What lanes count in."""
+        return LaneBytes() if self._meter is None else self._meter.lanes
 
     def close(self) -> None:
         """Sends the spans that are left. May take seconds."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -10,6 +11,8 @@ import grpc
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+_LANES = "RoundLane"  # in place of a method: what travels beside Speculate
 
 _Serialise: TypeAlias = "Callable[[Any], bytes]"
 _Parse: TypeAlias = "Callable[[bytes], Any]"
@@ -25,14 +28,33 @@ class MethodBytes:
     received_messages: int = 0
 
 
+class LaneBytes:
+    """The same of all lanes of a process: frames' payloads. From any thread."""
+
+    def __init__(self) -> None:
+        self.counts = MethodBytes()
+        self._lock = threading.Lock()
+
+    def note_sent(self, num_bytes: int) -> None:
+        with self._lock:
+            self.counts.sent += num_bytes
+            self.counts.sent_messages += 1
+
+    def note_received(self, num_bytes: int) -> None:
+        with self._lock:
+            self.counts.received += num_bytes
+            self.counts.received_messages += 1
+
+
 class ByteMeter(grpc.aio.ServerInterceptor, Collector):
     """An interceptor of servers, a wrapper of channels, and a collector of the registry. Event loop only.
 
-    The event loop alone changes the counts, without a lock; a scrape from another thread reads whole numbers.
+    The event loop alone changes the methods' counts, without a lock; a scrape from another thread reads whole numbers.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.methods: dict[str, MethodBytes] = {}
+        self.lanes = LaneBytes()
         registry.register(self)
 
     async def intercept_service(
@@ -62,13 +84,17 @@ class ByteMeter(grpc.aio.ServerInterceptor, Collector):
             family = CounterMetricFamily(
                 f"paceline_rpc_{what}", f"gRPC {what} by method and direction.", labels=("method", "direction")
             )
-            for method, count in list(self.methods.items()):
+            for method, count in self._all():
                 sent, received = (
                     (count.sent, count.received) if what == "bytes" else (count.sent_messages, count.received_messages)
                 )
                 family.add_metric((method, "sent"), sent)
                 family.add_metric((method, "received"), received)
             yield family
+
+    def _all(self) -> list[tuple[str, MethodBytes]]:
+        lanes = self.lanes.counts
+        return [*self.methods.items(), *([(_LANES, lanes)] if lanes.sent_messages or lanes.received_messages else [])]
 
 
 class _MeteredChannel:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from paceline.codec import decode_verify, encode_sampling_params, encode_tensor, fill_extend
 from paceline.errors import WireError
@@ -10,7 +13,15 @@ from paceline.rounds import ExtendColumns, RawTensor
 from paceline.v1 import draft_pb2, verify_pb2
 from target_service.draft_orders import DraftOrders, SyncOrder
 from target_service.draft_session import ArrivedTree
-from target_service.events import LinkEpoch, RowsSynced, SessionAnswer, SessionCode, SessionsAnswered, TreesArrived
+from target_service.events import (
+    Event,
+    LinkEpoch,
+    RowsSynced,
+    SessionAnswer,
+    SessionCode,
+    SessionsAnswered,
+    TreesArrived,
+)
 
 _CODES: dict[int, SessionCode] = {
     draft_pb2.SESSION_CODE_OK: SessionCode.OK,
@@ -19,6 +30,56 @@ _CODES: dict[int, SessionCode] = {
     draft_pb2.SESSION_CODE_UNKNOWN: SessionCode.UNKNOWN,
     draft_pb2.SESSION_CODE_DRAINING: SessionCode.DRAINING,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class RoundReader:
+    """Of one connection: what its Speculate messages say."""
+
+    at: LinkEpoch
+    incarnation: int  # of the draft
+    vocab_size: int
+
+    def events(self, message: draft_pb2.SpeculateResponse) -> list[Event]:
+        """Trees of another process of the draft's are dropped. Raises WireError for what makes no sense."""
+        events: list[Event] = []
+        if message.HasField("verify") and message.verify.incarnation == self.incarnation:
+            events.append(decode_trees(message.verify, self.vocab_size, at=self.at))
+        if message.HasField("status"):
+            events.append(decode_status(message.status, at=self.at))
+        return events
+
+    def parse(self, payload: bytes) -> list[Event]:
+        """The same of a frame."""
+        try:
+            message = draft_pb2.SpeculateResponse.FromString(payload)
+        except DecodeError as error:
+            raise WireError(f"a message does not parse: {error}") from error
+        return self.events(message)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneOffer:
+    """Where the draft takes rounds, on the host by which it was reached, and what to show there."""
+
+    port: int
+    token: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """A draft's first message, as far as the link goes by it."""
+
+    incarnation: int
+    lane: LaneOffer | None
+
+
+def decode_greeting(message: draft_pb2.SpeculateResponse) -> Greeting:
+    """Raises WireError for a lane's port that is none."""
+    lane = message.lane if message.HasField("lane") else None
+    if lane is not None and not 0 < lane.port < 65536:
+        raise WireError(f"it offers a lane at port {lane.port}; a port is 1 to 65535")
+    return Greeting(message.info.incarnation, None if lane is None else LaneOffer(lane.port, lane.token))
 
 
 def encode_orders(orders: list[DraftOrders], incarnation: int) -> draft_pb2.SpeculateRequest | None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 
-from paceline.errors import PacelineError, WireError
-from paceline.plumbing import Plumbing
-from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc
-from target_service.draft_codec import decode_status, decode_synced, decode_trees, encode_orders, encode_sync
+from paceline.errors import WireError
+from paceline.v1 import draft_pb2, draft_pb2_grpc
+from target_service.draft_codec import Greeting, RoundReader, decode_greeting, decode_synced, encode_orders, encode_sync
 from target_service.draft_orders import DraftOrders, SyncOrder
-from target_service.events import Event, LinkDown, LinkEpoch, LinkGone, LinkUp, LossReason
+from target_service.events import LinkDown, LinkEpoch, LinkGone, LinkUp, LossReason
+from target_service.lane_keeper import LaneKeeper
+from target_service.link_home import LinkHome
+from target_service.link_loss import LinkLostError, first_failure, guard, message_of
 
 HELLO_TIMEOUT_S = 5.0
 FIRST_RETRY_S = 0.1
@@ -25,8 +26,6 @@ GIVE_UP_S = 120.0  # without a connection: the draft has moved, or nobody names 
 MISFIT_RETRY_S = 5.0  # for a draft that answers, but wrongly: a restart may mend it
 
 _log = logging.getLogger(__name__)
-
-ResponseT = TypeVar("ResponseT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +39,6 @@ class LinkIdentity:
     vocab_size: int
 
 
-class LinkLostError(Exception):
-    """The connection is of no more use."""
-
-    def __init__(self, reason: LossReason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
 class DraftLink:
     """Event loop only. Connects, and connects again after a loss with growing pauses, until ``close``.
 
@@ -56,13 +47,14 @@ class DraftLink:
     GIVE_UP_S ends with LinkGone.
     """
 
-    def __init__(self, address: str, identity: LinkIdentity, put: Callable[[Event], None], plumbing: Plumbing) -> None:
+    def __init__(self, address: str, identity: LinkIdentity, home: LinkHome) -> None:
         self.address = address
         self.is_gone = False
         self._clock = asyncio.get_running_loop().time
         self._identity = identity
-        self._put = put
-        self._plumbing = plumbing
+        self._put = home.put
+        self._plumbing = home.plumbing
+        self._lane = LaneKeeper(address, identity.incarnation, home)
         self._epoch = 0
         self._connected = False
         self._orders: list[DraftOrders] = []
@@ -124,33 +116,37 @@ class DraftLink:
             stub = draft_pb2_grpc.DraftServiceStub(channel)
             rounds = stub.Speculate()
             bulk = stub.Sync()
-            info = await self._greeted(rounds, bulk, hello)
-            self._connected = True
-            self._put(LinkUp(LinkEpoch(self.address, self._epoch)))
-            await _first_failure(
-                self._write_rounds(rounds),
-                self._read_rounds(rounds, info),
-                self._write_bulk(bulk),
-                self._read_bulk(bulk),
-                self._await_reset(),
-            )
+            greeting = await self._greeted(rounds, bulk, hello)
+            at = LinkEpoch(self.address, self._epoch)
+            reader = RoundReader(at, greeting.incarnation, self._identity.vocab_size)
+            async with self._lane.open(greeting.lane, reader) as lane_works:
+                self._connected = True
+                self._put(LinkUp(at))
+                await first_failure(
+                    self._write_rounds(rounds),
+                    self._read_rounds(rounds, reader),
+                    self._write_bulk(bulk),
+                    self._read_bulk(bulk),
+                    self._await_reset(),
+                    *lane_works,
+                )
 
-    async def _greeted(self, rounds: Any, bulk: Any, hello: draft_pb2.DraftHello) -> common_pb2.ServiceInfo:
-        """What the draft says of itself; where certificates do not fit, a loss that says so."""
+    async def _greeted(self, rounds: Any, bulk: Any, hello: draft_pb2.DraftHello) -> Greeting:
+        """What the draft says first; where certificates do not fit, a loss that says so."""
         try:
-            return await _guard(self._greet(rounds, bulk, hello))
+            return await guard(self._greet(rounds, bulk, hello))
         except LinkLostError as lost:
             if isinstance(lost.__cause__, grpc.aio.AioRpcError) and lost.reason is LossReason.UNREACHABLE:
                 why = await self._plumbing.explain(self.address, lost.__cause__)
                 raise LinkLostError(lost.reason, why) from lost.__cause__
             raise
 
-    async def _greet(self, rounds: Any, bulk: Any, hello: draft_pb2.DraftHello) -> common_pb2.ServiceInfo:
+    async def _greet(self, rounds: Any, bulk: Any, hello: draft_pb2.DraftHello) -> Greeting:
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 await rounds.write(draft_pb2.SpeculateRequest(hello=hello))
                 await bulk.write(draft_pb2.SyncRequest(hello=hello))
-                first = _message(await rounds.read())
+                first: draft_pb2.SpeculateResponse = message_of(await rounds.read())
         except TimeoutError:
             raise LinkLostError(LossReason.HUNG, f"no hello within {HELLO_TIMEOUT_S:g} s") from None
         if not first.HasField("info"):
@@ -160,8 +156,7 @@ class DraftLink:
             if getattr(theirs, name) != getattr(ours, name):
                 text = f"its {name} is {getattr(theirs, name)!r} and the target's {getattr(ours, name)!r}"
                 raise LinkLostError(LossReason.MISMATCH, f"{text}; start both with the same model and head")
-        info: common_pb2.ServiceInfo = theirs
-        return info
+        return decode_greeting(first)
 
     async def _write_rounds(self, rounds: Any) -> None:
         while True:
@@ -172,15 +167,10 @@ class DraftLink:
             if message is not None:
                 await rounds.write(message)
 
-    async def _read_rounds(self, rounds: Any, info: common_pb2.ServiceInfo) -> None:
-        """A tree of another process of the draft's is dropped."""
-        at = LinkEpoch(self.address, self._epoch)
+    async def _read_rounds(self, rounds: Any, reader: RoundReader) -> None:
         while True:
-            message = _message(await rounds.read())
-            if message.HasField("verify") and message.verify.incarnation == info.incarnation:
-                self._put(decode_trees(message.verify, self._identity.vocab_size, at=at))
-            if message.HasField("status"):
-                self._put(decode_status(message.status, at=at))
+            for event in reader.events(message_of(await rounds.read())):
+                self._put(event)
 
     async def _write_bulk(self, bulk: Any) -> None:
         while True:
@@ -192,7 +182,7 @@ class DraftLink:
     async def _read_bulk(self, bulk: Any) -> None:
         at = LinkEpoch(self.address, self._epoch)
         while True:
-            self._put(decode_synced(_message(await bulk.read()), at=at))
+            self._put(decode_synced(message_of(await bulk.read()), at=at))
 
     async def _await_reset(self) -> None:
         assert self._has_reset is not None
@@ -203,38 +193,3 @@ def _report_bug(task: asyncio.Task[None]) -> None:
     """A link ends by ``close`` alone."""
     if not task.cancelled() and task.exception() is not None:
         _log.error("%s ended by a bug; its draft is not used any more", task.get_name(), exc_info=task.exception())
-
-
-def _message(response: Any) -> Any:
-    if response is grpc.aio.EOF:
-        raise LinkLostError(LossReason.UNREACHABLE, "it ended the stream")
-    if response is None:  # what grpc.aio gives for bytes that do not parse
-        raise WireError("a message does not parse")
-    return response
-
-
-async def _guard(work: Coroutine[Any, Any, ResponseT]) -> ResponseT:
-    """The work's result; whatever a peer can cause becomes a LinkLostError."""
-    try:
-        return await work
-    except grpc.aio.AioRpcError as error:
-        misfit = error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.UNIMPLEMENTED)
-        reason = LossReason.MISMATCH if misfit else LossReason.UNREACHABLE
-        raise LinkLostError(reason, f"{error.code().name}: {error.details()}") from error
-    except asyncio.InvalidStateError as error:  # a write on a stream that the peer has ended
-        raise LinkLostError(LossReason.UNREACHABLE, f"the stream is over: {error}") from error
-    except PacelineError as error:
-        raise LinkLostError(LossReason.GARBAGE, str(error)) from error
-
-
-async def _first_failure(*works: Coroutine[Any, Any, None]) -> None:
-    """Runs the works until one fails, and raises what it failed with."""
-    tasks = [asyncio.ensure_future(_guard(work)) for work in works]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
-from paceline.plumbing import Plumbing
 from target_service.draft_link import DraftLink, LinkIdentity
 from target_service.draft_orders import DraftOrders
-from target_service.events import Event
+from target_service.link_home import LinkHome
 
 
 class DraftLinks:
     """Event loop only. Owns the links until ``close``."""
 
-    def __init__(self, identity: LinkIdentity, put: Callable[[Event], None], plumbing: Plumbing) -> None:
+    def __init__(self, identity: LinkIdentity, home: LinkHome) -> None:
         self._identity = identity
-        self._put = put
-        self._plumbing = plumbing
+        self._home = home
         self._links: dict[str, DraftLink] = {}
 
     def introduce_as(self, name: str) -> None:
@@ -30,7 +27,7 @@ class DraftLinks:
         link = self._links.get(address)
         if link is None or link.is_gone:
             self._links = {name: link for name, link in self._links.items() if not link.is_gone}
-            link = self._links[address] = DraftLink(address, self._identity, self._put, self._plumbing)
+            link = self._links[address] = DraftLink(address, self._identity, self._home)
         link.send(orders)
 
     async def close(self) -> None:

@@ -64,9 +64,13 @@ class LoopParts:
 
 @dataclass(frozen=True, slots=True)
 class Outlets:
-    """Where things leave the loop. Neither call may block."""
+    """Where things leave the loop. Neither call may block.
 
-    send_orders: Callable[[dict[str, DraftOrders]], None]  # at once: a draft's work waits for nothing else
+    send_orders: at once, for a draft's work waits for nothing else. Returns whether some are still to be sent, by
+    another thread.
+    """
+
+    send_orders: Callable[[dict[str, DraftOrders]], bool]
     deliver: Callable[[Emission], None]  # while the next step runs
 
 
@@ -98,7 +102,7 @@ class EngineLoop:
         self._stopped = False
         self._step = 0
         self._has_asked = False  # since the last event that may make a request ask
-        self._has_sent = False  # orders, for which the event loop needs the interpreter's lock
+        self._has_sent = False  # orders by the event loop, which needs the interpreter's lock for them
         self._is_idle = False  # the last turn ran no step
         self._waiting_since_s: float | None = None  # for trees alone
 
@@ -194,8 +198,7 @@ class EngineLoop:
     def _hand_over_orders(self) -> None:
         orders = self._parts.asker.take_orders()
         if orders:
-            self._send_orders(orders)
-            self._has_sent = True
+            self._has_sent |= self._send_orders(orders)
 
     def _hand_over_late(self) -> None:
         """Rows that were read from the pool, when the device has something else to do."""

@@ -23,15 +23,18 @@ from target_service.draft_asker import DraftAsker
 from target_service.draft_desk import DraftDesk
 from target_service.draft_link import LinkIdentity
 from target_service.draft_links import DraftLinks
+from target_service.draft_orders import DraftOrders
 from target_service.draft_rows import RowSender
 from target_service.engine_loop import EngineLoop, LoopParts, Outlets
 from target_service.events import DrainEnded, DrainStarted, Stopped
 from target_service.front import Front
 from target_service.info_codec import ServiceInfo, add_step_times, service_info
+from target_service.link_home import LinkHome
 from target_service.loading import LoadedRank, load_rank
 from target_service.mailbox import Mailbox
 from target_service.metrics import TargetMetrics
 from target_service.request_desk import RequestBounds, RequestDesk
+from target_service.round_lane import RoundLanes
 from target_service.scheduler import Limits
 from target_service.servicer import SERVICE_NAME, TargetServicer
 from target_service.speculation_stats import AcceptanceWindow
@@ -123,9 +126,10 @@ class TargetService:
             head_fingerprint=info.head_fingerprint,
             vocab_size=info.vocab_size,
         )
-        self._links = DraftLinks(identity, self._mailbox.put, plumbing)
+        self._lanes = RoundLanes()
+        self._links = DraftLinks(identity, LinkHome(self._mailbox.put, plumbing, self._lanes))
         self._front = Front(self._mailbox, self._links)
-        outlets = Outlets(self._from_engine(self._front.send_orders), self._from_engine(self._front.deliver))
+        outlets = Outlets(self._send_orders, self._from_engine(self._front.deliver))
         engine = EngineLoop(target.parts, self._mailbox, outlets)
         self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine", daemon=True)
         self._rpc = plumbing.server(SERVICE_NAME)
@@ -170,6 +174,13 @@ class TargetService:
         await asyncio.wait((drained, self.failed), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
         return self._front.drained.is_set() or self.failed.done()
+
+    def _send_orders(self, orders: dict[str, DraftOrders]) -> bool:
+        """Engine thread only. Whether the event loop has some of them to send."""
+        rest = self._lanes.send(orders)
+        if rest:
+            self._loop.call_soon_threadsafe(self._front.send_orders, rest)
+        return bool(rest)
 
     def _from_engine(self, take: Callable[[ValueT], None]) -> Callable[[ValueT], None]:
         """take, to be called on the event loop by the engine thread, which does not wait for it."""

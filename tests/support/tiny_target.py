@@ -117,7 +117,7 @@ class DrivenLoop:
         self.outputs: dict[RequestKey, Output] = {}
         self.registry = CollectorRegistry()
         self.parts: LoopParts = make_parts(config, rank, context_length=context_length, registry=self.registry)
-        outlets = Outlets(self.orders.append, self._take)
+        outlets = Outlets(self._take_orders, self._take)
         self.loop = EngineLoop(self.parts, self.mailbox, outlets, clock=self.clock)
         self.put(StreamOpened(STREAM))
 
@@ -188,6 +188,10 @@ class DrivenLoop:
         assert not requests.sequences
         assert requests.num_free_pages == requests.num_pages
         requests._allocator.check()
+
+    def _take_orders(self, orders: dict[str, DraftOrders]) -> bool:
+        self.orders.append(orders)
+        return True
 
     def _take(self, emission: Emission) -> None:
         self.emissions.append(emission)

@@ -16,6 +16,8 @@ from paceline.v1 import common_pb2, draft_pb2, target_pb2, verify_pb2
 from target_service.draft_link import DraftLink, LinkIdentity
 from target_service.draft_orders import DraftOrders, OpenOrder
 from target_service.events import LinkDown, LinkGone, LinkUp, LossReason, SessionCode, SessionsAnswered, TreesArrived
+from target_service.link_home import LinkHome
+from target_service.round_lane import RoundLanes
 from tests.support.target_peer import submission
 from tests.support.tiny_target import always, random_prompt
 from tests.support.waiting import WAIT_S
@@ -80,7 +82,7 @@ async def scripted(draft: ScriptedDraft, port: int = 0):
 @contextlib.asynccontextmanager
 async def linked(address: str):
     events: asyncio.Queue = asyncio.Queue()
-    link = DraftLink(address, IDENTITY, events.put_nowait, Plumbing())
+    link = DraftLink(address, IDENTITY, LinkHome(events.put_nowait, Plumbing(), RoundLanes()))
     try:
         yield link, lambda: asyncio.wait_for(events.get(), WAIT_S)
     finally:

@@ -1,0 +1,130 @@
+"""LaneDoor: where targets connect for the lanes that their streams were offered."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.errors import ConfigError, UnavailableError, WireError
+from paceline.frames import frame, read_frame
+
+TOKEN_BYTES = 32
+MAX_STRANGERS = 64  # connections that have not shown a token yet; one more, and the oldest goes
+STRANGER_TIMEOUT_S = 3.0
+_FULL_PAUSE_S = 0.1  # when the process has no descriptor left
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaneOffer:
+    """Good for one connection, until it is withdrawn."""
+
+    port: int
+    token: bytes
+    take: Callable[[socket.socket], None]  # gets the connection that has shown the token, and owns it
+
+
+class LaneDoor:
+    """Event loop only. A connection that shows no offer's token is closed, and does nothing else."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """port 0: a free one. Raises ConfigError where it is taken."""
+        self._listener = _listen(host, port)
+        self.port: int = self._listener.getsockname()[1]
+        self._offers: set[LaneOffer] = set()
+        self._strangers: dict[asyncio.Task[bool], socket.socket] = {}  # the oldest first
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(), name="lane door")
+
+    def offer(self, take: Callable[[socket.socket], None]) -> LaneOffer:
+        """A new lane, with a token of its own."""
+        offer = LaneOffer(self.port, secrets.token_bytes(TOKEN_BYTES), take)
+        self._offers.add(offer)
+        return offer
+
+    def withdraw(self, offer: LaneOffer) -> None:
+        """Whether or not it was taken."""
+        self._offers.discard(offer)
+
+    async def close(self) -> None:
+        """Lanes that were taken stay."""
+        tasks = [self._accepting, *self._strangers]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(self._listener)
+            except OSError as error:
+                _log.warning("a target's connection for a lane was not accepted: %s", error)
+                await asyncio.sleep(_FULL_PAUSE_S)
+                continue
+            if len(self._strangers) >= MAX_STRANGERS:
+                oldest = next(iter(self._strangers))
+                self._strangers.pop(oldest).close()
+                oldest.cancel()
+            task = loop.create_task(self._admit(sock))
+            self._strangers[task] = sock
+            task.add_done_callback(self._settle)
+
+    async def _admit(self, sock: socket.socket) -> bool:
+        """Whether an offer took the connection."""
+        try:
+            async with asyncio.timeout(STRANGER_TIMEOUT_S):
+                token = await read_frame(sock, TOKEN_BYTES)
+            offer = self._offer_of(token)
+            if offer is None:
+                raise WireError("it showed no token of a stream that is open")
+            self._offers.discard(offer)
+            sock.send(frame(b""))  # a new connection has room for it
+            offer.take(sock)
+        except (TimeoutError, UnavailableError, WireError, OSError) as error:
+            _log.info("a connection to port %d was closed: %s", self.port, str(error) or "no token came in time")
+            return False
+        return True
+
+    def _settle(self, task: asyncio.Task[bool]) -> None:
+        sock = self._strangers.pop(task, None)
+        if sock is not None and (task.cancelled() or not task.result()):
+            sock.close()
+
+    def _offer_of(self, token: bytes) -> LaneOffer | None:
+        """Looks at every offer, in a time that tells nothing of their tokens."""
+        fitting = [offer for offer in self._offers if hmac.compare_digest(offer.token, token)]
+        return fitting[0] if fitting else None
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _taken(host, port, error) from error
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # as gRPC listens on [::]
+        listener.bind(address)
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise _taken(host, port, error) from error
+    return listener
+
+
+def _taken(host: str, port: int, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"cannot listen on {host}:{port} for lanes, {error.strerror}: choose another --round-port or host"
+    )

@@ -1,0 +1,134 @@
+"""RoundLanes: the streams whose rounds travel beside them, straight to the engine's thread and from it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from draft_service.codec import RoundDecoder, encode_replies
+from draft_service.events import Event, RoundMessage
+from draft_service.lane_door import LaneDoor, LaneOffer
+from draft_service.replies import Replies, SessionReply
+from draft_service.streams import Outbox, WaitingReplies
+from paceline.errors import UnavailableError
+from paceline.lane import Lane
+from paceline.rpc_bytes import LaneBytes
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStream:
+    """What a lane needs to know of the stream that it belongs to."""
+
+    decoder: RoundDecoder
+    post: Callable[[Event], None]  # to the engine
+    outbox: Outbox  # which ends with the lane
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTerms:
+    """What all lanes of a draft share."""
+
+    incarnation: int
+    max_replies: int  # that wait for a slow target
+    count: LaneBytes
+
+
+class RoundLanes:
+    """Event loop only, but for ``answer``, which is the engine thread's."""
+
+    def __init__(self, terms: LaneTerms) -> None:
+        self._terms = terms
+        self._door: LaneDoor | None = None
+        self._used: dict[int, RoundLane] = {}  # by stream; changed by event loop and reading threads, each its own keys
+
+    def open_door(self, host: str, port: int) -> int:
+        """Until then streams are offered no lane. Returns the port. Raises ConfigError where it is taken."""
+        self._door = LaneDoor(host, port)
+        return self._door.port
+
+    async def close(self) -> None:
+        if self._door is not None:
+            await self._door.close()
+
+    @contextlib.contextmanager
+    def offered(self, stream: RoundStream) -> Iterator[LaneOffer | None]:
+        """A lane for the stream, whose end is the lane's: nothing is posted after that."""
+        if self._door is None:
+            yield None
+            return
+        lane = RoundLane(stream, self._terms, self._used)
+        offer = self._door.offer(lane.take)
+        try:
+            yield offer
+        finally:
+            self._door.withdraw(offer)
+            lane.close()
+
+    def answer(self, replies: Replies) -> Replies:
+        """Sends what is for streams with a lane; returns what is left. Never waits."""
+        if not self._used:
+            return replies
+        rest = Replies(syncs=replies.syncs)
+        for stream, part in replies.by_stream.items():
+            lane = self._used.get(stream)
+            if lane is None:
+                rest.by_stream[stream] = part
+            else:
+                lane.send(part)
+        return rest
+
+
+class RoundLane:
+    """A lane's user, see paceline.lane: answers go by it once the target has asked by it."""
+
+    def __init__(self, stream: RoundStream, terms: LaneTerms, used: dict[int, RoundLane]) -> None:
+        """used: where the lane stands from the first message on."""
+        self._stream = stream
+        self._number = stream.decoder.stream
+        self._terms = terms
+        self._used = used
+        self._event_loop = asyncio.get_running_loop()
+        self._lane: Lane[RoundMessage, Iterable[SessionReply]] | None = None
+
+    def take(self, sock: socket.socket) -> None:
+        """Begins, on a connection that has shown the token."""
+        self._lane = Lane(sock, self, self._terms.count, name=f"lane of stream {self._number}")
+        self._lane.start()
+
+    def send(self, replies: list[SessionReply]) -> None:
+        assert self._lane is not None
+        self._lane.send(replies)
+
+    def close(self) -> None:
+        if self._lane is not None:
+            self._lane.close()
+        self._used.pop(self._number, None)
+
+    def decode(self, payload: bytes) -> RoundMessage:
+        return self._stream.decoder.parse(payload)
+
+    def deliver(self, event: RoundMessage) -> None:
+        self._used[self._number] = self
+        self._stream.post(event)
+
+    def encode(self, item: Iterable[SessionReply]) -> bytes:
+        return encode_replies(list(item), self._terms.incarnation).SerializeToString()
+
+    def merge(self, waiting: Iterable[SessionReply] | None, item: Iterable[SessionReply]) -> WaitingReplies:
+        pile = waiting if isinstance(waiting, WaitingReplies) else WaitingReplies(self._terms.max_replies)
+        pile.put(item)
+        return pile
+
+    def ended(self, error: Exception) -> None:
+        self._event_loop.call_soon_threadsafe(self._on_end, error)
+
+    def _on_end(self, error: Exception) -> None:
+        """A target that gives up a lane before it asked anything by it stays with its stream."""
+        is_gone = isinstance(error, UnavailableError)
+        if not is_gone:
+            self._stream.outbox.fail(error)
+        elif self._number in self._used:
+            self._stream.outbox.end()

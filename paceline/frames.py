@@ -1,0 +1,142 @@
+"""FrameSocket: messages on a TCP connection, each behind its length. For threads that wait in the kernel."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import cast
+
+from paceline.errors import UnavailableError, WireError
+from paceline.rpc import MAX_MESSAGE_BYTES
+
+_LENGTH = struct.Struct(">I")
+_BUFFER_BYTES = 64 * 1024  # most rounds come with one call of the kernel, length and all
+_KEEPALIVE_S = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5}  # as gRPC's: what sits between must not forget an idle lane
+
+
+def frame(payload: bytes) -> bytes:
+    """The payload as it travels."""
+    return _LENGTH.pack(len(payload)) + payload
+
+
+async def read_frame(sock: socket.socket, max_bytes: int) -> bytes:
+    """One frame of at most max_bytes, on the event loop, and not a byte more. sock: one that does not block.
+
+    Raises WireError for a longer one, UnavailableError at the connection's end.
+    """
+    (size,) = _LENGTH.unpack(await _read_exactly(sock, _LENGTH.size))
+    _check_size(size, max_bytes)
+    return await _read_exactly(sock, size)
+
+
+class FrameSocket:
+    """Owns a connected socket. One thread receives and one at a time sends; ``shut_down`` lets go of both."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE_S.items():
+            if hasattr(socket, name):  # not by every system
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self._sock = sock
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._stop = 0  # of what has come and was not given out
+
+    def receive(self) -> bytes:
+        """The next payload; waits for it. Raises WireError past MAX_MESSAGE_BYTES, UnavailableError at the end."""
+        self._fill(_LENGTH.size)
+        (size,) = _LENGTH.unpack_from(self._buffer, self._start)
+        _check_size(size, MAX_MESSAGE_BYTES)
+        self._start += _LENGTH.size
+        if size > _BUFFER_BYTES:
+            return self._receive_long(size)
+        self._fill(size)
+        start, self._start = self._start, self._start + size
+        return bytes(self._view[start : self._start])
+
+    def send_now(self, payload: bytes) -> memoryview:
+        """Sends as much of a frame as the kernel takes at once. Returns the rest, for ``send``; empty: there is none.
+
+        Raises UnavailableError where the connection is over.
+        """
+        length = _LENGTH.pack(len(payload))
+        try:
+            num_taken = self._sock.sendmsg((length, payload), (), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            num_taken = 0
+        except OSError as error:
+            raise _over(error) from error
+        if num_taken < len(length):
+            return memoryview(length[num_taken:] + payload)
+        return memoryview(payload)[num_taken - len(length) :]
+
+    def send(self, rest: memoryview | bytes) -> None:
+        """Waits until the kernel has taken it. Raises UnavailableError where the connection is over."""
+        try:
+            self._sock.sendall(rest)
+        except OSError as error:
+            raise _over(error) from error
+
+    def shut_down(self) -> None:
+        """Ends the connection, and every call that waits in it. From any thread, as often as one likes."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it had ended
+
+    def close(self) -> None:
+        """To be called when no thread is in another method any more, nor will be."""
+        self._sock.close()
+
+    def _fill(self, num_bytes: int) -> None:
+        """Reads until that many bytes are held."""
+        if self._start + num_bytes > _BUFFER_BYTES or self._start == self._stop:
+            held = bytes(self._view[self._start : self._stop])
+            self._view[: len(held)] = held
+            self._start, self._stop = 0, len(held)
+        while self._stop - self._start < num_bytes:
+            self._stop += self._read(self._view[self._stop :])
+
+    def _receive_long(self, size: int) -> bytes:
+        payload = bytearray(size)
+        held = self._stop - self._start
+        payload[:held] = self._view[self._start : self._stop]
+        self._start = self._stop = 0
+        view = memoryview(payload)
+        while held < size:
+            held += self._read(view[held:], socket.MSG_WAITALL)
+        return cast("bytes", payload)  # protobuf parses it all the same, and a copy of megabytes costs a round's time
+
+    def _read(self, into: memoryview, flags: int = 0) -> int:
+        try:
+            num_bytes = self._sock.recv_into(into, 0, flags)
+        except OSError as error:
+            raise _over(error) from error
+        if not num_bytes:
+            raise UnavailableError("the lane was closed at the other end")
+        return num_bytes
+
+
+async def _read_exactly(sock: socket.socket, num_bytes: int) -> bytes:
+    held = b""
+    while len(held) < num_bytes:
+        try:
+            part = await asyncio.get_running_loop().sock_recv(sock, num_bytes - len(held))
+        except OSError as error:
+            raise _over(error) from error
+        if not part:
+            raise UnavailableError("the lane was closed at the other end")
+        held += part
+    return held
+
+
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise WireError(f"a frame of {size} bytes on a lane; at most {max_bytes} are taken")
+
+
+def _over(error: OSError) -> UnavailableError:
+    return UnavailableError(f"the lane broke: {error.strerror or error}")

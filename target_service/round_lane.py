@@ -1,0 +1,140 @@
+"""RoundLanes: the drafts whose rounds travel beside their stream, straight from the engine's thread and to it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.errors import PacelineError, UnavailableError
+from paceline.frames import frame, read_frame
+from paceline.lane import Lane
+from paceline.rpc_bytes import LaneBytes
+from target_service.draft_codec import LaneOffer, RoundReader, encode_orders
+from target_service.draft_orders import DraftOrders
+from target_service.events import Event
+
+CONNECT_TIMEOUT_S = 1.0  # for all of it; the draft is not used before
+
+
+class RoundLanes:
+    """The open lanes by the drafts' addresses. ``send`` is the engine thread's, all else the event loop's."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[str, RoundLane] = {}
+
+    def add(self, address: str, lane: RoundLane) -> None:
+        self._lanes[address] = lane
+
+    def remove(self, address: str) -> None:
+        self._lanes.pop(address, None)
+
+    def send(self, orders: dict[str, DraftOrders]) -> dict[str, DraftOrders]:
+        """Sends what lanes carry; returns what is left for the links. Never waits."""
+        return {address: part for address, whole in orders.items() if (part := self._send(address, whole)) is not None}
+
+    def _send(self, address: str, orders: DraftOrders) -> DraftOrders | None:
+        lane = self._lanes.get(address)
+        if lane is None or lane.epoch != orders.epoch:
+            return orders
+        if orders.opens or orders.releases or orders.extend is not None:
+            lane.send(orders)
+        if not orders.syncs and not orders.reset:
+            return None
+        return DraftOrders(orders.epoch, syncs=orders.syncs, reset=orders.reset)
+
+
+@dataclass(frozen=True, slots=True)
+class LaneEnds:
+    """Where a lane's messages go and come from."""
+
+    reader: RoundReader
+    put: Callable[[Event], None]
+    incarnation: int  # of this target
+    count: LaneBytes
+
+
+class RoundLane:
+    """A lane's user, see paceline.lane, from its making to ``close``. Made on the event loop."""
+
+    def __init__(self, sock: socket.socket, ends: LaneEnds) -> None:
+        """sock: from ``knock``."""
+        self.epoch = ends.reader.at.epoch
+        self._ends = ends
+        self._event_loop = asyncio.get_running_loop()
+        self._loss: asyncio.Future[Exception] = self._event_loop.create_future()
+        self._lane: Lane[list[Event], list[DraftOrders]]
+        self._lane = Lane(sock, self, ends.count, name=f"lane to {ends.reader.at.draft}")
+        self._lane.start()
+
+    def send(self, orders: DraftOrders) -> None:
+        """Something for Speculate. Engine thread only."""
+        self._lane.send([orders])
+
+    async def lost(self) -> None:
+        """Raises what ended the lane: UnavailableError, or WireError for what the draft sent."""
+        raise await asyncio.shield(self._loss)
+
+    def close(self) -> None:
+        self._lane.close()
+
+    def decode(self, payload: bytes) -> list[Event]:
+        return self._ends.reader.parse(payload)
+
+    def deliver(self, event: list[Event]) -> None:
+        for part in event:
+            self._ends.put(part)
+
+    def encode(self, item: list[DraftOrders]) -> bytes:
+        message = encode_orders(item, self._ends.incarnation)
+        assert message is not None, "orders without anything for Speculate"
+        return message.SerializeToString()
+
+    def merge(self, waiting: list[DraftOrders] | None, item: list[DraftOrders]) -> list[DraftOrders]:
+        if waiting is None:
+            return item
+        waiting += item
+        return waiting
+
+    def ended(self, error: Exception) -> None:
+        self._event_loop.call_soon_threadsafe(self._on_end, error)
+
+    def _on_end(self, error: Exception) -> None:
+        if not self._loss.done():
+            self._loss.set_result(error)
+
+
+async def knock(address: str, offer: LaneOffer) -> socket.socket:
+    """A connection that the draft at the address takes for the lane that it offered.
+
+    Raises UnavailableError, saying why, within CONNECT_TIMEOUT_S.
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            sock = await _connected(host, offer.port)
+            try:
+                await asyncio.get_running_loop().sock_sendall(sock, frame(offer.token))
+                await read_frame(sock, 0)
+            except BaseException:
+                sock.close()
+                raise
+    except TimeoutError:
+        raise UnavailableError(f"port {offer.port} did not answer within {CONNECT_TIMEOUT_S:g} s") from None
+    except (OSError, PacelineError) as error:
+        raise UnavailableError(f"port {offer.port}: {error}") from error
+    return sock
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    family, kind, protocol, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
