@@ -13,12 +13,13 @@ from engine.config import HeadConfig, ModelConfig, load_head_config, load_model_
 from engine.features import feature_id
 from engine.head_vocabulary import HeadVocabulary, load_vocabulary
 from engine.head_weights import LAYER, open_head_weights
-from engine.layers import Attention, LayerShape, Mlp, RowContext
+from engine.layers import Attention, LayerShape, Mlp
 from engine.pool import HeadCache
 from engine.rope import cos_sin_table
 from engine.tp import TpGroup
 from engine.weights import fingerprint_of, open_weights
 from engine.weights.loader import WeightLoader
+from kernels.head import HeadRows, HeadWeights
 from kernels.ops import AttentionBuffers, AttentionLimits, AttentionPlan, Ops
 
 
@@ -43,27 +44,38 @@ class HeadModel:
             qkv_bias=source.has(f"{LAYER}self_attn.q_proj.bias"),
             output_bias=source.has(f"{LAYER}self_attn.o_proj.bias"),
             qk_norm=source.has(f"{LAYER}self_attn.q_norm.weight"),
+            is_draft=True,
         )
         hidden = (config.hidden_size,)
+        attention = Attention(loader, f"{LAYER}self_attn.", shape=shape, ops=ops)
+        mlp = Mlp(loader, f"{LAYER}mlp.", shape=shape, ops=ops)
+        weights = HeadWeights(
+            embedding=vocabulary.embedding,
+            cos_sin=cos_sin_table(
+                config.rope,
+                head_dim=config.head_dim,
+                max_position=target.max_position_embeddings,
+                device=loader.device,
+            ),
+            token_norm=loader.replicated(f"{LAYER}input_layernorm.weight", hidden),
+            feature_norm=loader.replicated(f"{LAYER}hidden_norm.weight", hidden),
+            attention=attention.weights,
+            post_norm=loader.replicated(f"{LAYER}post_attention_layernorm.weight", hidden),
+            gate_up=mlp.gate_up,
+            down=mlp.down,
+            norm=loader.replicated("norm.weight", hidden),
+            lm_head=ops.prepare_draft_weight(vocabulary.lm_head),
+            target_ids=vocabulary.target_ids,
+            eps=config.rms_norm_eps,
+            norm_before_residual=config.norm_before_residual,
+            norm_output=config.norm_output,
+        )
         self.config = config
         self.fingerprint = fingerprint_of(source)
         self.feature_id = feature_id(source, config.aux_layers(target.num_layers))
-        self._attention = Attention(loader, f"{LAYER}self_attn.", shape=shape, ops=ops)
-        self._mlp = Mlp(loader, f"{LAYER}mlp.", shape=shape, ops=ops)
-        self._token_norm = loader.replicated(f"{LAYER}input_layernorm.weight", hidden)
-        self._feature_norm = loader.replicated(f"{LAYER}hidden_norm.weight", hidden)
-        self._post_norm = loader.replicated(f"{LAYER}post_attention_layernorm.weight", hidden)
-        self._norm = loader.replicated("norm.weight", hidden)
-        self._cos_sin = cos_sin_table(
-            config.rope,
-            head_dim=config.head_dim,
-            max_position=target.max_position_embeddings,
-            device=loader.device,
-        )
-        self.weight_bytes = loader.num_bytes + self._cos_sin.nbytes
-        self._vocabulary = vocabulary
-        self._lm_head = ops.prepare_weight(vocabulary.lm_head)
-        self._eps = config.rms_norm_eps
+        self.weight_bytes = loader.num_bytes + weights.cos_sin.nbytes
+        self._head = ops.prepare_head(weights)
+        self._target_ids = vocabulary.target_ids
         self.dtype = loader.dtype
         self.device = loader.device
         self.ops = ops
@@ -128,31 +140,28 @@ class HeadModel:
         forward before. Returns [rows, H]: what ``logits`` and the next forward take, that is the hidden state
         before the final norm, or after it where the head has norm_output.
         """
-        ops, eps = self.ops, self._eps
-        rows = RowContext(self._cos_sin.index_select(0, positions), slots, attention)
-        token_part = ops.rms_norm(ops.embed(tokens, self._vocabulary.embedding), self._token_norm, eps)
-        hidden = hidden.to(self.dtype)
-        normed = ops.rms_norm(hidden, self._feature_norm, eps)
-        x = torch.cat([token_part, normed], dim=-1)
-        residual = normed if self.config.norm_before_residual else hidden.clone()
-        x = self._attention.forward(x, rows, cache.k, cache.v)
-        x = ops.add_rms_norm(x, residual, self._post_norm, eps)
-        residual += self._mlp.forward(x)
-        return ops.rms_norm(residual, self._norm, eps) if self.config.norm_output else residual
+        rows = HeadRows(tokens, hidden.to(self.dtype), positions, slots, attention)
+        return self._head.forward(rows, cache.k, cache.v)
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden: [rows, H] from ``forward`` -> [rows, draft vocabulary] fp32."""
-        if not self.config.norm_output:
-            hidden = self.ops.rms_norm(hidden, self._norm, self._eps)
-        return self.ops.logits(hidden, self._lm_head)
+        return self._head.logits(hidden)
+
+    @torch.inference_mode()
+    def best(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """The k likeliest next tokens of each row of hidden, [rows, H] from ``forward``.
+
+        [rows, k]: log-probabilities fp32, descending, and the target's ids int64. Ties go to the lower draft id.
+        """
+        return self._head.best(hidden, k)
 
     @property
     def all_target_ids(self) -> Tensor:
         """[draft vocabulary] int64: the target's id of each draft id."""
-        return self._vocabulary.target_ids
+        return self._target_ids
 
     @torch.inference_mode()
     def target_ids(self, draft_ids: Tensor) -> Tensor:
         """int64, any shape -> the target's ids, the same shape."""
-        return self._vocabulary.target_ids.index_select(0, draft_ids.reshape(-1)).view(draft_ids.shape)
+        return self._target_ids.index_select(0, draft_ids.reshape(-1)).view(draft_ids.shape)

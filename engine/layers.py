@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -24,6 +25,7 @@ class LayerShape:
     qkv_bias: bool
     output_bias: bool
     qk_norm: bool
+    is_draft: bool = False  # a head's: weights may be rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,10 @@ class Attention:
         if shape.qk_norm:
             q_norm, k_norm = (loader.replicated(f"{prefix}{name}_norm.weight", (dim,)) for name in ("q", "k"))
             norms = HeadNorms(q_norm, k_norm, shape.eps)
-        self._weights = AttentionWeights(
-            qkv=ops.prepare_weight(loader.rows(weights, shape.input_size)),
-            output=ops.prepare_weight(loader.columns(f"{prefix}o_proj.weight", shape.hidden_size, q_size)),
+        prepare = _preparation(shape, ops)
+        self.weights = AttentionWeights(
+            qkv=prepare(loader.rows(weights, shape.input_size)),
+            output=prepare(loader.columns(f"{prefix}o_proj.weight", shape.hidden_size, q_size)),
             num_heads=shape.num_heads // size,
             num_kv_heads=shape.num_kv_heads // size,
             head_dim=dim,
@@ -72,7 +75,7 @@ class Attention:
         """x: [rows, input_size] -> [rows, hidden_size]. MUTATES the caches at the rows' slots."""
         added = self._ops.attention_block(
             x,
-            self._weights,
+            self.weights,
             rows.attention,
             cos_sin=rows.cos_sin,
             slots=rows.slots,
@@ -89,14 +92,15 @@ class Mlp:
         """prefix: the weights' names up to and including "mlp."."""
         hidden, inner = shape.hidden_size, shape.intermediate_size
         parts = [(f"{prefix}gate_proj.weight", inner), (f"{prefix}up_proj.weight", inner)]
-        self._gate_up = ops.prepare_weight(loader.rows(parts, hidden))
-        self._down = ops.prepare_weight(loader.columns(f"{prefix}down_proj.weight", hidden, inner))
+        prepare = _preparation(shape, ops)
+        self.gate_up = prepare(loader.rows(parts, hidden))
+        self.down = prepare(loader.columns(f"{prefix}down_proj.weight", hidden, inner))
         self._ops = ops
         self._tp = loader.tp
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [rows, hidden_size] -> [rows, hidden_size]."""
-        return self._tp.all_reduce(self._ops.mlp(x, self._gate_up, self._down))
+        return self._tp.all_reduce(self._ops.mlp(x, self.gate_up, self.down))
 
 
 class DecoderLayer:
@@ -109,3 +113,7 @@ class DecoderLayer:
         self.attention = Attention(loader, f"{prefix}self_attn.", shape=shape, ops=ops)
         self.post_norm = loader.replicated(f"{prefix}post_attention_layernorm.weight", hidden)
         self.mlp = Mlp(loader, f"{prefix}mlp.", shape=shape, ops=ops)
+
+
+def _preparation(shape: LayerShape, ops: Ops) -> Callable[[Tensor], Tensor]:
+    return ops.prepare_draft_weight if shape.is_draft else ops.prepare_weight

@@ -94,10 +94,11 @@ class Ranker:
 
     def rank(self, hidden: Tensor, rows: RankRows, width: int) -> tuple[np.ndarray, np.ndarray]:
         """hidden [rows, H] -> the width best of each: log-probabilities fp32 descending, target ids, [rows, width]."""
-        logits = self._model.logits(hidden)
         sampled = np.flatnonzero(rows.temperature > 0)
         if len(sampled) == 0:
-            return self._to_host(rank_greedy(self._model.ops, logits, width))
+            best, tokens = self._model.best(hidden, width)
+            return best.cpu().numpy(), tokens.cpu().numpy()
+        logits = self._model.logits(hidden)
         if len(sampled) == len(logits):
             return self._to_host(self._noised(logits, rows, width))
         greedy = np.flatnonzero(rows.temperature == 0)

@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from kernels.growth import GrowingTrees
+from kernels.head import Head, HeadWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +196,14 @@ class Ops(Protocol):
 
     def prepare_weight(self, weight: Tensor) -> Tensor:
         """The weight [out, in] in whatever layout ``linear`` of this backend wants; called once at load."""
+        ...
+
+    def prepare_draft_weight(self, weight: Tensor) -> Tensor:
+        """``prepare_weight`` of a draft head, which only guesses: a backend may round it, for it to be read faster."""
+        ...
+
+    def prepare_head(self, weights: HeadWeights) -> Head:
+        """The head whose matrices were prepared by this backend."""
         ...
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

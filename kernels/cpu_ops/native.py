@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kernels.cpu_ops.tiles import AttentionTiles
+from kernels.cpu_ops.weights import address_of_weight, can_round, fits_weight, rounded_shape
 from kernels.ops import AttentionWeights
 
 _LOG = logging.getLogger(__name__)
@@ -29,34 +30,45 @@ class NativeKernels:
             raise ValueError(f"instruction set {isa!r} does not run here; choose one of {', '.join(names)}")
         self.isa: str = names[0] if isa is None else isa
         self.num_threads = num_threads or torch.get_num_threads()
-        self._isa = names.index(self.isa)
-        self._module = module
+        self.isa_index = names.index(self.isa)
+        self.module = module
 
     def pack(self, weight: Tensor, out: Tensor) -> None:
         """MUTATES out = the weight [out, in] in the order that the products read; out is contiguous."""
         weight = weight.contiguous()
         num_out, width = weight.shape
         assert out.shape == weight.shape and out.dtype == weight.dtype and out.is_contiguous()
-        self._module.pack(self._isa, weight.data_ptr(), out.data_ptr(), num_out, width, weight.element_size())
+        self.module.pack(self.isa_index, weight.data_ptr(), out.data_ptr(), num_out, width, weight.element_size())
+
+    def pack_rounded(self, weight: Tensor, out: Tensor) -> None:
+        """MUTATES out = the weight that ``weights.can_round``, each row rounded to 8 bits with a scale of its own."""
+        num_out, width = weight.shape
+        assert can_round(weight) and out.shape == rounded_shape(weight)
+        assert out.dtype == torch.int8 and out.is_contiguous()
+        wide = weight.float()
+        scales = wide.abs().amax(1) / 127
+        values = (wide / scales.clamp_min(torch.finfo(torch.float32).tiny)[:, None]).round().to(torch.int8)
+        self.module.pack_rounded(self.isa_index, values.data_ptr(), out.data_ptr(), num_out, width)
+        out.view(-1)[num_out * width :].view(torch.float32).copy_(scales)
 
     def linear(
         self, x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_dtype: torch.dtype | None = None
     ) -> Tensor:
         """x [rows, in] @ weight[out, in].T + bias -> [rows, out] of out_dtype (None: x's), bf16 or fp32.
 
-        x, weight and bias share one dtype; the weight is packed, as in all products here.
+        x, weight and bias share one dtype; the weight is packed, as in all products here, or rounded.
         """
         rows, width = x.shape
         num_out = weight.shape[0]
         x = x.contiguous()
         out = torch.empty((rows, num_out), dtype=out_dtype or x.dtype)
-        assert weight.shape[1] == width > 0 and weight.dtype == x.dtype and weight.is_contiguous()
+        assert width > 0 and fits_weight(weight, x)
         assert bias is None or (bias.dtype == x.dtype and bias.shape == (num_out,) and bias.is_contiguous())
-        self._module.linear(
-            self._isa,
+        self.module.linear(
+            self.isa_index,
             x.data_ptr(),
-            weight.data_ptr(),
-            _address(bias),
+            *address_of_weight(weight),
+            address(bias),
             out.data_ptr(),
             rows,
             num_out,
@@ -76,11 +88,11 @@ class NativeKernels:
         assert residual is None or (
             residual.shape == x.shape and residual.dtype == x.dtype and residual.is_contiguous()
         )
-        self._module.rms_norm(
-            self._isa,
+        self.module.rms_norm(
+            self.isa_index,
             x.data_ptr(),
             weight.data_ptr(),
-            _address(residual),
+            address(residual),
             out.data_ptr(),
             x.numel() // width,
             width,
@@ -95,8 +107,8 @@ class NativeKernels:
         gate_up = gate_up.contiguous()
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = torch.empty((rows, width), dtype=gate_up.dtype)
-        self._module.silu_mul(
-            self._isa,
+        self.module.silu_mul(
+            self.isa_index,
             gate_up.data_ptr(),
             out.data_ptr(),
             rows,
@@ -111,8 +123,8 @@ class NativeKernels:
         rows, q_heads, head_dim = q.shape
         assert q.dtype == k.dtype and cos_sin.dtype == torch.float32 and cos_sin.is_contiguous()
         assert cos_sin.shape == (rows, head_dim) and head_dim <= _MAX_HEAD_DIM and head_dim % 2 == 0
-        self._module.rope(
-            self._isa,
+        self.module.rope(
+            self.isa_index,
             q.data_ptr(),
             k.data_ptr(),
             cos_sin.data_ptr(),
@@ -131,7 +143,7 @@ class NativeKernels:
         assert rows.dtype == cache.dtype and rows.shape[1:] == cache.shape[1:] and cache.is_contiguous()
         assert slots.dtype == torch.int64 and slots.shape == rows.shape[:1] and slots.is_contiguous()
         size = cache.element_size()
-        self._module.append(
+        self.module.append(
             rows.data_ptr(),
             _row_stride(rows) * size,
             slots.data_ptr(),
@@ -159,20 +171,20 @@ class NativeKernels:
         norms = weights.norms
         x = x.contiguous()
         out = torch.empty((rows, hidden), dtype=x.dtype)
-        assert x.dtype == k_cache.dtype == v_cache.dtype == weights.qkv.dtype and k_cache.shape == v_cache.shape
-        assert weights.qkv.shape[1] == width and kv_heads == weights.num_kv_heads and head_dim == weights.head_dim
+        assert x.dtype == k_cache.dtype == v_cache.dtype and k_cache.shape == v_cache.shape
+        assert fits_weight(weights.qkv, x) and kv_heads == weights.num_kv_heads and head_dim == weights.head_dim
         assert k_cache.is_contiguous() and v_cache.is_contiguous() and tiles.num_slots <= num_slots
         assert cos_sin.shape == (rows, head_dim) and cos_sin.dtype == torch.float32 and cos_sin.is_contiguous()
         assert slots.dtype == torch.int64 and slots.shape == (rows,) and slots.is_contiguous()
-        self._module.attention_block(
-            self._isa,
+        self.module.attention_block(
+            self.isa_index,
             x.data_ptr(),
-            weights.qkv.data_ptr(),
-            _address(weights.qkv_bias),
-            _address(None if norms is None else norms.q),
-            _address(None if norms is None else norms.k),
-            weights.output.data_ptr(),
-            _address(weights.output_bias),
+            *address_of_weight(weights.qkv),
+            address(weights.qkv_bias),
+            address(None if norms is None else norms.q),
+            address(None if norms is None else norms.k),
+            *address_of_weight(weights.output),
+            address(weights.output_bias),
             cos_sin.data_ptr(),
             slots.data_ptr(),
             k_cache.data_ptr(),
@@ -200,16 +212,15 @@ class NativeKernels:
     def mlp(self, x: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
         """Ops.mlp."""
         rows, hidden = x.shape
-        inner = down.shape[1]
+        inner = gate_up.shape[0] // 2
         x = x.contiguous()
         out = torch.empty_like(x)
-        assert x.dtype == gate_up.dtype == down.dtype and gate_up.is_contiguous() and down.is_contiguous()
-        assert gate_up.shape == (2 * inner, hidden) and down.shape == (hidden, inner)
-        self._module.mlp(
-            self._isa,
+        assert fits_weight(gate_up, x) and down.is_contiguous() and down.shape[0] == hidden
+        self.module.mlp(
+            self.isa_index,
             x.data_ptr(),
-            gate_up.data_ptr(),
-            down.data_ptr(),
+            *address_of_weight(gate_up),
+            *address_of_weight(down),
             out.data_ptr(),
             rows,
             hidden,
@@ -226,8 +237,8 @@ class NativeKernels:
         values = torch.empty((rows, k), dtype=torch.float32)
         indices = torch.empty((rows, k), dtype=torch.int64)
         assert scores.dtype == torch.float32 and 0 < k <= width
-        self._module.top_k(
-            self._isa,
+        self.module.top_k(
+            self.isa_index,
             scores.data_ptr(),
             values.data_ptr(),
             indices.data_ptr(),
@@ -252,8 +263,8 @@ class NativeKernels:
         assert q.dtype == k_cache.dtype == v_cache.dtype and k_cache.shape == v_cache.shape
         assert k_cache.is_contiguous() and v_cache.is_contiguous() and tiles.num_slots <= num_slots
         assert q.shape[2] == head_dim and heads % kv_heads == 0 and self.fits_attention(heads, kv_heads, head_dim)
-        self._module.attention(
-            self._isa,
+        self.module.attention(
+            self.isa_index,
             q.data_ptr(),
             k_cache.data_ptr(),
             v_cache.data_ptr(),
@@ -274,7 +285,7 @@ class NativeKernels:
         return out
 
 
-def _address(tensor: Tensor | None) -> int:
+def address(tensor: Tensor | None) -> int:
     """0 for none."""
     return 0 if tensor is None else tensor.data_ptr()
 

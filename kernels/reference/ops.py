@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.growth import GrowingTrees
+from kernels.head import Head, HeadWeights
 from kernels.ops import (
     AttentionBatch,
     AttentionBuffers,
@@ -23,6 +24,7 @@ from kernels.ops import (
 from kernels.reference import growth, philox, select
 from kernels.reference.attention import ReferencePlan
 from kernels.reference.attention_buffers import ReferenceAttentionBuffers
+from kernels.reference.head import ReferenceHead
 from kernels.reference.walk import FinishedWalk, sample_and_walk
 
 
@@ -40,6 +42,12 @@ class ReferenceOps:
 
     def prepare_weight(self, weight: Tensor) -> Tensor:
         return weight.to(self.device).contiguous()
+
+    def prepare_draft_weight(self, weight: Tensor) -> Tensor:
+        return self.prepare_weight(weight)
+
+    def prepare_head(self, weights: HeadWeights) -> Head:
+        return ReferenceHead(self, weights)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return functional.linear(x, weight, bias)

@@ -7,7 +7,8 @@
 /* out[rows, hidden] = attention of x[rows, input]: projections, norms of q and k, rotation, KV append, attention, output.
  * A pointer that may be NULL says that the layer has no such weight. */
 typedef struct {
-    const void *x, *qkv, *qkv_bias, *q_norm, *k_norm, *output, *output_bias;
+    const void *x, *qkv_bias, *q_norm, *k_norm, *output_bias;
+    Weight qkv, output;
     const float *cos_sin;  /* [rows, head_dim] */
     const int64_t *slots;  /* [rows], all within the caches */
     void *k_cache, *v_cache, *out;
@@ -21,7 +22,8 @@ typedef struct {
 
 /* out[rows, hidden] = down(silu(gate) * up) of x[rows, hidden]. */
 typedef struct {
-    const void *x, *gate_up, *down;
+    const void *x;
+    Weight gate_up, down;
     void *out;
     int64_t rows, hidden, inner;
     int is_bf16, num_threads;
@@ -34,7 +36,7 @@ static void for_rows(RowFn fn, const void *job, int64_t rows, int64_t width, int
     run_rows(fn, job, rows, rows * width < PARALLEL_ELEMENTS ? 1 : num_threads);
 }
 
-static int block_linear(const Isa *isa, const void *x, const void *weight, const void *bias, void *out, int64_t m, int64_t n,
+static int block_linear(const Isa *isa, const void *x, Weight weight, const void *bias, void *out, int64_t m, int64_t n,
                         int64_t k, int is_bf16, int num_threads) {
     LinearJob job = {.x = x, .weight = weight, .bias = bias, .out = out, .m = m, .n = n, .k = k, .is_bf16 = is_bf16,
                      .out_is_bf16 = is_bf16};

@@ -21,13 +21,22 @@ enum {
     CHUNK = 768,       /* columns of the weight that are walked at once: 6 of x take 18 KB of a 32 KB first-level cache */
 };
 
-/* out[m, n] = x[m, k] @ weight[n, k].T + bias[n], the weight packed (linear.inc); x, weight and bias are bf16 or all fp32. */
+/* A packed weight[n, k]: linear.inc, or rounded.inc where it is rounded. */
 typedef struct {
-    const void *x, *weight, *bias; /* bias may be NULL */
+    const char *data;
+    int is_rounded;
+} Weight;
+
+/* out[m, n] = x[m, k] @ weight[n, k].T + bias[n]; x, weight and bias are bf16 or all fp32, but that a weight for bf16 may be
+ * rounded, where k is a multiple of MAX_STEP. */
+typedef struct {
+    const void *x, *bias; /* bias may be NULL */
+    Weight weight;
     void *out;
     int64_t m, n, k;
     int is_bf16, out_is_bf16;
-    float *panels;           /* x widened to fp32: num_panels panels, together m rows of k_padded values */
+    float *panels;           /* x as the products read it: num_panels panels, together m rows of k_padded values */
+    float *x_scales;         /* [m], for a rounded weight */
     int64_t k_padded, num_panels;
 } LinearJob;
 
@@ -40,7 +49,8 @@ static inline int64_t block_rows(int64_t stride) {
 /* The first row of a panel; panels differ by at most one row. */
 static inline int64_t panel_begin(const LinearJob *job, int64_t panel) { return panel * job->m / job->num_panels; }
 
-/* out = rms_norm(x) * weight; with a residual, residual += x first and out = rms_norm(residual) * weight. */
+/* out = rms_norm(x) * weight; with a residual, residual += x first and out = rms_norm(residual) * weight. Without an out
+ * the residual is all. */
 typedef struct {
     const void *x, *weight;
     void *residual, *out;

@@ -16,6 +16,9 @@ typedef struct {
     void (*pack)(const char *weight, char *out, int64_t n, int64_t k, int64_t bytes);
     void (*fill_panel)(const LinearJob *job, int64_t panel);
     void (*linear_block)(const LinearJob *job, int64_t n0, int64_t n1, int64_t next);
+    void (*pack_rounded)(const char *weight, char *out, int64_t n, int64_t k);
+    void (*round_panel)(const LinearJob *job, int64_t panel);
+    void (*rounded_block)(const LinearJob *job, int64_t n0, int64_t n1, int64_t next);
     RowFn norm_row; /* of a NormJob */
     RowFn silu_mul_row; /* of a SiluJob */
     RowFn rope_row; /* of a RopeJob */

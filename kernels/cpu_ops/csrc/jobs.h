@@ -12,8 +12,9 @@ static inline void *scratch_of(int64_t floats) { return aligned_alloc(64, (size_
 
 /* What the threads of one product share. */
 typedef struct {
-    const Isa *isa;
     const LinearJob *job;
+    void (*fill_panel)(const LinearJob *job, int64_t panel);
+    void (*linear_block)(const LinearJob *job, int64_t n0, int64_t n1, int64_t next);
     int64_t block, taken;
 } LinearWork;
 
@@ -21,7 +22,7 @@ static void fill_panels(void *shared) {
     LinearWork *work = shared;
     int64_t panel;
     while ((panel = __atomic_fetch_add(&work->taken, 1, __ATOMIC_RELAXED)) < work->job->num_panels)
-        work->isa->fill_panel(work->job, panel);
+        work->fill_panel(work->job, panel);
 }
 
 static void take_blocks(void *shared) {
@@ -31,7 +32,7 @@ static void take_blocks(void *shared) {
     int64_t n0 = __atomic_fetch_add(&work->taken, block, __ATOMIC_RELAXED);
     while (n0 < job->n) {
         const int64_t next = __atomic_fetch_add(&work->taken, block, __ATOMIC_RELAXED);
-        work->isa->linear_block(job, n0, n0 + block < job->n ? n0 + block : job->n, next);
+        work->linear_block(job, n0, n0 + block < job->n ? n0 + block : job->n, next);
         n0 = next;
     }
 }
@@ -39,12 +40,17 @@ static void take_blocks(void *shared) {
 /* Returns 0 where the scratch for x cannot be had. */
 static int run_linear(const Isa *isa, LinearJob *job, int num_threads) {
     if (job->m == 0) return 1;
-    const int64_t stride = job->k * (job->is_bf16 ? 2 : 4);
+    const int is_rounded = job->weight.is_rounded;
+    const int64_t stride = job->k * (is_rounded ? 1 : job->is_bf16 ? 2 : 4);
     job->k_padded = (job->k + MAX_STEP - 1) / MAX_STEP * MAX_STEP;
     job->num_panels = (job->m + MAX_COLS - 1) / MAX_COLS;
-    job->panels = scratch_of(job->m * job->k_padded);
+    job->panels = scratch_of(job->m * (job->k_padded + 1));
     if (!job->panels) return 0;
-    LinearWork work = {.isa = isa, .job = job, .block = block_rows(stride)};
+    job->x_scales = job->panels + job->m * job->k_padded;
+    LinearWork work = {.job = job,
+                       .fill_panel = is_rounded ? isa->round_panel : isa->fill_panel,
+                       .linear_block = is_rounded ? isa->rounded_block : isa->linear_block,
+                       .block = block_rows(stride)};
     /* Filling one panel costs about 1 us, as much as calling for help. */
     pool_run(fill_panels, &work, job->num_panels > 2 ? num_threads : 1);
     work.taken = 0;
@@ -59,18 +65,19 @@ enum { ROWS_AT_ONCE = 4 };
 typedef struct {
     RowFn fn;
     const void *job;
-    int64_t rows, taken;
+    int64_t rows, at_once, taken;
 } RowWork;
 
 static void take_rows(void *shared) {
     RowWork *work = shared;
     int64_t row;
-    while ((row = __atomic_fetch_add(&work->taken, ROWS_AT_ONCE, __ATOMIC_RELAXED)) < work->rows)
-        for (int64_t i = row; i < row + ROWS_AT_ONCE && i < work->rows; i++) work->fn(work->job, i);
+    while ((row = __atomic_fetch_add(&work->taken, work->at_once, __ATOMIC_RELAXED)) < work->rows)
+        for (int64_t i = row; i < row + work->at_once && i < work->rows; i++) work->fn(work->job, i);
 }
 
 static void run_rows(RowFn fn, const void *job, int64_t rows, int num_threads) {
-    RowWork work = {.fn = fn, .job = job, .rows = rows};
+    const int64_t share = rows / (num_threads > 1 ? num_threads : 1);
+    RowWork work = {.fn = fn, .job = job, .rows = rows, .at_once = share < 1 ? 1 : share < ROWS_AT_ONCE ? share : ROWS_AT_ONCE};
     pool_run(take_rows, &work, num_threads);
 }
 

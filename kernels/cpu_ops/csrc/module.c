@@ -4,7 +4,7 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
-#include "block.h"
+#include "head.h"
 
 /* Reads exactly count integers; returns 0 with an exception set on a mismatch. */
 static int read_integers(PyObject *const *args, Py_ssize_t given, int64_t *values, Py_ssize_t count) {
@@ -38,16 +38,18 @@ static void call_rows(RowFn fn, const void *job, int64_t rows, int64_t width, in
     Py_END_ALLOW_THREADS
 }
 
-/* Whether all slots are in the cache; an IndexError is set where one is not. */
-static int check_slots(const int64_t *slots, int64_t rows, int64_t num_slots) {
+/* Whether all indices are in their table; an IndexError is set where one is not. */
+static int check_indices(const int64_t *indices, int64_t rows, int64_t limit, const char *what) {
     for (int64_t i = 0; i < rows; i++)
-        if (slots[i] < 0 || slots[i] >= num_slots) {
-            PyErr_Format(PyExc_IndexError, "slot %lld of row %lld is not one of the cache's %lld slots",
-                         (long long)slots[i], (long long)i, (long long)num_slots);
+        if (indices[i] < 0 || indices[i] >= limit) {
+            PyErr_Format(PyExc_IndexError, "%s %lld of row %lld is not one of %lld", what, (long long)indices[i],
+                         (long long)i, (long long)limit);
             return 0;
         }
     return 1;
 }
+
+static Weight weight_of(int64_t data, int64_t is_rounded) { return (Weight){(const char *)data, is_rounded != 0}; }
 
 PyDoc_STRVAR(pack_doc,
              "pack(isa, weight, out, n, k, item_size)\n"
@@ -62,21 +64,35 @@ static PyObject *pack(PyObject *self, PyObject *const *args, Py_ssize_t given) {
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(linear_doc,
-             "linear(isa, x, weight, bias, out, m, n, k, is_bf16, out_is_bf16, num_threads)\n"
-             "out[m, n] = x[m, k] @ weight[n, k].T + bias[n]. Addresses of row-major data, the weight packed; x, weight and\n"
-             "bias are bf16 or all fp32; bias 0 for none. Releases the GIL. MemoryError when the scratch of m rows cannot be had.");
+PyDoc_STRVAR(pack_rounded_doc,
+             "pack_rounded(isa, weight, out, n, k)\n"
+             "out = the row-major int8 weight[n, k] in the order that the products of this instruction set read; see rounded.inc.\n"
+             "k is a multiple of 32. The fp32 scales of the rows are to follow it in memory.");
 
-static PyObject *linear(PyObject *self, PyObject *const *args, Py_ssize_t given) {
-    int64_t v[11];
-    if (!read_integers(args, given, v, 11)) return NULL;
+static PyObject *pack_rounded(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[5];
+    if (!read_integers(args, given, v, 5)) return NULL;
     const Isa *isa = isa_at(v[0]);
     if (!isa) return NULL;
-    LinearJob job = {.x = (const void *)v[1], .weight = (const void *)v[2], .bias = (const void *)v[3], .out = (void *)v[4], .m = v[5], .n = v[6],
-                     .k = v[7], .is_bf16 = v[8] != 0, .out_is_bf16 = v[9] != 0};
+    isa->pack_rounded((const char *)v[1], (char *)v[2], v[3], v[4]);
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(linear_doc,
+             "linear(isa, x, weight, is_rounded, bias, out, m, n, k, is_bf16, out_is_bf16, num_threads)\n"
+             "out[m, n] = x[m, k] @ weight[n, k].T + bias[n]. Addresses of row-major data, the weight packed; x, weight and\n"
+             "bias are bf16 or all fp32, or the weight is rounded; bias 0 for none. Releases the GIL. MemoryError when the scratch of m rows cannot be had.");
+
+static PyObject *linear(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[12];
+    if (!read_integers(args, given, v, 12)) return NULL;
+    const Isa *isa = isa_at(v[0]);
+    if (!isa) return NULL;
+    LinearJob job = {.x = (const void *)v[1], .weight = weight_of(v[2], v[3]), .bias = (const void *)v[4],
+                     .out = (void *)v[5], .m = v[6], .n = v[7], .k = v[8], .is_bf16 = v[9] != 0, .out_is_bf16 = v[10] != 0};
     int done;
     Py_BEGIN_ALLOW_THREADS
-    done = run_linear(isa, &job, (int)v[10]);
+    done = run_linear(isa, &job, (int)v[11]);
     Py_END_ALLOW_THREADS
     if (!done) return PyErr_NoMemory();
     Py_RETURN_NONE;
@@ -138,7 +154,7 @@ static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t given)
     int64_t v[7];
     if (!read_integers(args, given, v, 7)) return NULL;
     const int64_t *slots = (const int64_t *)v[2];
-    if (!check_slots(slots, v[4], v[5])) return NULL;
+    if (!check_indices(slots, v[4], v[5], "slot")) return NULL;
     for (int64_t i = 0; i < v[4]; i++)
         memcpy((char *)v[3] + slots[i] * v[6], (const char *)v[0] + i * v[1], (size_t)v[6]);
     Py_RETURN_NONE;
@@ -170,28 +186,28 @@ static PyObject *attention(PyObject *self, PyObject *const *args, Py_ssize_t giv
 }
 
 PyDoc_STRVAR(attention_block_doc,
-             "attention_block(isa, x, qkv, qkv_bias, q_norm, k_norm, output, output_bias, cos_sin, slots, k_cache, v_cache,\n"
-             "                out, ancestors, page_ids, tiles, num_tiles, rows, input, hidden, heads, kv_heads, head_dim,\n"
-             "                page_size, num_slots, is_bf16, num_threads, eps, scale)\n"
+             "attention_block(isa, x, qkv, is_rounded, qkv_bias, q_norm, k_norm, output, is_rounded, output_bias, cos_sin, slots,\n"
+             "                k_cache, v_cache, out, ancestors, page_ids, tiles, num_tiles, rows, input, hidden, heads, kv_heads,\n"
+             "                head_dim, page_size, num_slots, is_bf16, num_threads, eps, scale)\n"
              "A layer's attention from the normed rows to what it adds to the residual; see block.h. Addresses that are 0:\n"
              "the layer has no such weight. Releases the GIL. IndexError as append.");
 
 static PyObject *attention_block(PyObject *self, PyObject *const *args, Py_ssize_t given) {
-    int64_t v[27];
-    if (!read_integers(args, given - 2, v, 27)) return NULL;
-    const double eps = PyFloat_AsDouble(args[27]), scale = PyFloat_AsDouble(args[28]);
+    int64_t v[29];
+    if (!read_integers(args, given - 2, v, 29)) return NULL;
+    const double eps = PyFloat_AsDouble(args[29]), scale = PyFloat_AsDouble(args[30]);
     if (PyErr_Occurred()) return NULL;
     const Isa *isa = isa_at(v[0]);
     if (!isa) return NULL;
     const AttentionBlock block = {
-        .x = (const void *)v[1], .qkv = (const void *)v[2], .qkv_bias = (const void *)v[3], .q_norm = (const void *)v[4],
-        .k_norm = (const void *)v[5], .output = (const void *)v[6], .output_bias = (const void *)v[7],
-        .cos_sin = (const float *)v[8], .slots = (const int64_t *)v[9], .k_cache = (void *)v[10], .v_cache = (void *)v[11],
-        .out = (void *)v[12], .ancestors = (const uint64_t *)v[13], .page_ids = (const int32_t *)v[14],
-        .tiles = {.table = (const int64_t *)v[15], .num_tiles = v[16]}, .rows = v[17], .input = v[18], .hidden = v[19],
-        .heads = v[20], .kv_heads = v[21], .head_dim = v[22], .page_size = v[23], .is_bf16 = v[25] != 0,
-        .num_threads = (int)v[26], .eps = (float)eps, .scale = (float)scale};
-    if (!check_slots(block.slots, block.rows, v[24])) return NULL;
+        .x = (const void *)v[1], .qkv = weight_of(v[2], v[3]), .qkv_bias = (const void *)v[4], .q_norm = (const void *)v[5],
+        .k_norm = (const void *)v[6], .output = weight_of(v[7], v[8]), .output_bias = (const void *)v[9],
+        .cos_sin = (const float *)v[10], .slots = (const int64_t *)v[11], .k_cache = (void *)v[12], .v_cache = (void *)v[13],
+        .out = (void *)v[14], .ancestors = (const uint64_t *)v[15], .page_ids = (const int32_t *)v[16],
+        .tiles = {.table = (const int64_t *)v[17], .num_tiles = v[18]}, .rows = v[19], .input = v[20], .hidden = v[21],
+        .heads = v[22], .kv_heads = v[23], .head_dim = v[24], .page_size = v[25], .is_bf16 = v[27] != 0,
+        .num_threads = (int)v[28], .eps = (float)eps, .scale = (float)scale};
+    if (!check_indices(block.slots, block.rows, v[26], "slot")) return NULL;
     int done;
     Py_BEGIN_ALLOW_THREADS
     done = run_attention_block(isa, &block);
@@ -201,20 +217,86 @@ static PyObject *attention_block(PyObject *self, PyObject *const *args, Py_ssize
 }
 
 PyDoc_STRVAR(mlp_doc,
-             "mlp(isa, x, gate_up, down, out, rows, hidden, inner, is_bf16, num_threads)\n"
+             "mlp(isa, x, gate_up, is_rounded, down, is_rounded, out, rows, hidden, inner, is_bf16, num_threads)\n"
              "out = down(silu(gate) * up) of x[rows, hidden], the gate's rows first in gate_up. Releases the GIL.");
 
 static PyObject *mlp(PyObject *self, PyObject *const *args, Py_ssize_t given) {
-    int64_t v[10];
-    if (!read_integers(args, given, v, 10)) return NULL;
+    int64_t v[12];
+    if (!read_integers(args, given, v, 12)) return NULL;
     const Isa *isa = isa_at(v[0]);
     if (!isa) return NULL;
-    const MlpBlock block = {.x = (const void *)v[1], .gate_up = (const void *)v[2], .down = (const void *)v[3],
-                            .out = (void *)v[4], .rows = v[5], .hidden = v[6], .inner = v[7], .is_bf16 = v[8] != 0,
-                            .num_threads = (int)v[9]};
+    const MlpBlock block = {.x = (const void *)v[1], .gate_up = weight_of(v[2], v[3]), .down = weight_of(v[4], v[5]),
+                            .out = (void *)v[6], .rows = v[7], .hidden = v[8], .inner = v[9], .is_bf16 = v[10] != 0,
+                            .num_threads = (int)v[11]};
     int done;
     Py_BEGIN_ALLOW_THREADS
     done = run_mlp_block(isa, &block);
+    Py_END_ALLOW_THREADS
+    if (!done) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(head_forward_doc,
+             "head_forward(isa, embedding, num_tokens, cos_sin, num_positions, token_norm, feature_norm, post_norm, norm,\n"
+             "             norms_residual, qkv, is_rounded, qkv_bias, q_norm, k_norm, output, is_rounded, output_bias, gate_up,\n"
+             "             is_rounded, down, is_rounded, hidden, inner, heads, kv_heads, head_dim, is_bf16, num_threads, tokens,\n"
+             "             features, positions, slots, rows, k_cache, v_cache, num_slots, ancestors, page_ids, tiles, num_tiles,\n"
+             "             page_size, out, eps, head_norms_eps, scale)\n"
+             "A draft head's layer; see head.h. Releases the GIL. IndexError, before anything is written, for a token, position\n"
+             "or slot out of range.");
+
+static PyObject *head_forward(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[43];
+    if (!read_integers(args, given - 3, v, 43)) return NULL;
+    const double eps = PyFloat_AsDouble(args[43]), norms_eps = PyFloat_AsDouble(args[44]), scale = PyFloat_AsDouble(args[45]);
+    if (PyErr_Occurred()) return NULL;
+    const Isa *isa = isa_at(v[0]);
+    if (!isa) return NULL;
+    HeadBlock block = {
+        .embedding = (const char *)v[1], .cos_sin = (const float *)v[3], .token_norm = (const void *)v[5],
+        .feature_norm = (const void *)v[6], .post_norm = (const void *)v[7], .norm = (const void *)v[8],
+        .norms_residual = v[9] != 0, .gate_up = weight_of(v[18], v[19]), .down = weight_of(v[20], v[21]), .inner = v[23],
+        .tokens = (const int64_t *)v[29], .features = (const char *)v[30], .positions = (const int64_t *)v[31],
+        .out = (char *)v[42], .eps = (float)eps,
+        .attention = {.qkv = weight_of(v[10], v[11]), .qkv_bias = (const void *)v[12], .q_norm = (const void *)v[13],
+                      .k_norm = (const void *)v[14], .output = weight_of(v[15], v[16]), .output_bias = (const void *)v[17],
+                      .input = 2 * v[22], .hidden = v[22], .heads = v[24], .kv_heads = v[25], .head_dim = v[26],
+                      .is_bf16 = v[27] != 0, .num_threads = (int)v[28], .slots = (const int64_t *)v[32], .rows = v[33],
+                      .k_cache = (void *)v[34], .v_cache = (void *)v[35], .ancestors = (const uint64_t *)v[37],
+                      .page_ids = (const int32_t *)v[38], .tiles = {.table = (const int64_t *)v[39], .num_tiles = v[40]},
+                      .page_size = v[41], .eps = (float)norms_eps, .scale = (float)scale}};
+    if (!check_indices(block.tokens, v[33], v[2], "token") || !check_indices(block.positions, v[33], v[4], "position") ||
+        !check_indices(block.attention.slots, v[33], v[36], "slot"))
+        return NULL;
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = run_head_block(isa, &block);
+    Py_END_ALLOW_THREADS
+    if (!done) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(head_best_doc,
+             "head_best(isa, norm, lm_head, is_rounded, target_ids, width, vocabulary, is_bf16, num_threads, hidden, values, ids,\n"
+             "          rows, k, eps)\n"
+             "The k likeliest draft tokens of each of hidden[rows, width]: fp32 log-probabilities and int64 target ids [rows, k],\n"
+             "descending, ties to the lower draft id. norm 0 for none. Releases the GIL.");
+
+static PyObject *head_best(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[14];
+    if (!read_integers(args, given - 1, v, 14)) return NULL;
+    const double eps = PyFloat_AsDouble(args[14]);
+    if (PyErr_Occurred()) return NULL;
+    const Isa *isa = isa_at(v[0]);
+    if (!isa) return NULL;
+    const HeadRanking ranking = {.norm = (const void *)v[1], .lm_head = weight_of(v[2], v[3]),
+                                 .target_ids = (const int64_t *)v[4], .width = v[5], .vocabulary = v[6],
+                                 .is_bf16 = v[7] != 0, .num_threads = (int)v[8], .hidden = (const void *)v[9],
+                                 .values = (float *)v[10], .ids = (int64_t *)v[11], .rows = v[12], .k = v[13],
+                                 .eps = (float)eps};
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = run_head_ranking(isa, &ranking);
     Py_END_ALLOW_THREADS
     if (!done) return PyErr_NoMemory();
     Py_RETURN_NONE;
@@ -254,6 +336,7 @@ static PyObject *isas(PyObject *self, PyObject *unused) {
 
 static PyMethodDef methods[] = {
     {"pack", (PyCFunction)(void (*)(void))pack, METH_FASTCALL, pack_doc},
+    {"pack_rounded", (PyCFunction)(void (*)(void))pack_rounded, METH_FASTCALL, pack_rounded_doc},
     {"linear", (PyCFunction)(void (*)(void))linear, METH_FASTCALL, linear_doc},
     {"rms_norm", (PyCFunction)(void (*)(void))rms_norm, METH_FASTCALL, rms_norm_doc},
     {"silu_mul", (PyCFunction)(void (*)(void))silu_mul, METH_FASTCALL, silu_mul_doc},
@@ -262,6 +345,8 @@ static PyMethodDef methods[] = {
     {"attention", (PyCFunction)(void (*)(void))attention, METH_FASTCALL, attention_doc},
     {"attention_block", (PyCFunction)(void (*)(void))attention_block, METH_FASTCALL, attention_block_doc},
     {"mlp", (PyCFunction)(void (*)(void))mlp, METH_FASTCALL, mlp_doc},
+    {"head_forward", (PyCFunction)(void (*)(void))head_forward, METH_FASTCALL, head_forward_doc},
+    {"head_best", (PyCFunction)(void (*)(void))head_best, METH_FASTCALL, head_best_doc},
     {"top_k", (PyCFunction)(void (*)(void))top_k, METH_FASTCALL, top_k_doc},
     {"isas", isas, METH_NOARGS, isas_doc},
     {NULL, NULL, 0, NULL},

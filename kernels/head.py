@@ -1,0 +1,61 @@
+"""What a draft head computes with, and the contract of a backend that computes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from kernels.ops import AttentionPlan, AttentionWeights
+
+
+@dataclass(frozen=True, slots=True)
+class HeadWeights:
+    """An EAGLE-3 head's layer, and what turns tokens into its rows and its rows into tokens. Matrices are prepared."""
+
+    embedding: Tensor  # [target vocabulary, H]
+    cos_sin: Tensor  # [positions, head_dim] fp32
+    token_norm: Tensor  # [H]
+    feature_norm: Tensor  # [H]
+    attention: AttentionWeights  # of 2 H to H
+    post_norm: Tensor  # [H]
+    gate_up: Tensor  # [2 * I, H]
+    down: Tensor  # [H, I]
+    norm: Tensor  # [H]
+    lm_head: Tensor  # [draft vocabulary, H]
+    target_ids: Tensor  # [draft vocabulary] int64: the target's id of each draft id
+    eps: float
+    norm_before_residual: bool  # the residual is the normed feature
+    norm_output: bool  # the next forward takes the normed result
+
+
+@dataclass(frozen=True, slots=True)
+class HeadRows:
+    """The rows of one forward: where each stands, and what it attends to."""
+
+    tokens: Tensor  # [rows] int64
+    hidden: Tensor  # [rows, H]: features of the target, or the result of the forward before
+    positions: Tensor  # [rows] int64
+    slots: Tensor  # [rows] int64
+    attention: AttentionPlan
+
+
+class Head(Protocol):
+    """One head on one device."""
+
+    def forward(self, rows: HeadRows, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+        """The layer's hidden state [rows, H], after the final norm where the head has norm_output.
+
+        MUTATES the caches at the rows' slots.
+        """
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [rows, H] from ``forward`` -> [rows, draft vocabulary] fp32."""
+        ...
+
+    def best(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """``Ops.top_k_log_probs`` of the logits, with target ids in place of draft ids."""
+        ...
