@@ -7,9 +7,10 @@ import numpy as np
 from paceline.types import TreeShape
 from router.cost_tables import Floats
 
-# Log-odds that one more level is accepted, by the logarithm of the nodes a level. The slope is from accepted lengths of the
-# first default head over Spec-Bench, greedy (1.97 at (5,1,6), 2.31 (5,4,8), 2.54 (5,4,16), 2.81 (7,8,32), 2.98 (7,10,60)),
-# the level from today's: 2.50 at (5,1,6), 2.25 (2,3,5), 3.18 (5,4,16). Other heads differ by a shift, learnt at once.
+# Log-odds that one more level is accepted, by the logarithm of the nodes a level. The slope is from accepted lengths of
+# the first default head over Spec-Bench, greedy: 1.97 at (5,1,6), 2.31 (5,4,8), 2.54 (5,4,16), 2.81 (7,8,32), 2.98
+# (7,10,60); the level from today's: 2.50 at (5,1,6), 2.25 (2,3,5), 3.18 (5,4,16). Other heads differ by a shift, which
+# is learnt at once.
 _LOG_NODES = np.array([0.0, 0.34, 1.1, 1.49, 2.13])
 _LOG_ODDS = np.array([0.5, 0.84, 1.04, 1.16, 1.25])
 

@@ -39,9 +39,10 @@ def true_length(chance: float, depth: int) -> float:
 
 
 def test_the_prior_gives_the_lengths_of_the_default_pair() -> None:
-    world = World()
-    assert world.length(CHAIN) == pytest.approx(1.88, abs=0.05)
-    assert world.length(TREE) == pytest.approx(2.54, abs=0.08)
+    measured = {TreeShape(2, 3, 5): 2.25, TreeShape(5, 1, 6): 2.50, TreeShape(5, 4, 16): 3.18}
+    menu = ShapeMenu(tuple(measured))
+    lengths = AcceptanceModel(menu).lengths(np.zeros(1))[0]
+    assert [lengths[menu.index[shape]] for shape in measured] == pytest.approx(list(measured.values()), abs=0.05)
 
 
 def test_more_nodes_of_a_growth_never_promise_less() -> None:
