@@ -45,7 +45,7 @@ class Lane(Generic[EventT, ItemT]):
     """
 
     def __init__(self, sock: socket.socket, user: LaneUser[EventT, ItemT], count: LaneBytes, *, name: str) -> None:
-        """name: of the threads. To be started at once."""
+        """name: of the threads."""
         self._frames = FrameSocket(sock)
         self._user = user
         self._count = count
@@ -60,8 +60,10 @@ class Lane(Generic[EventT, ItemT]):
         self._reader = threading.Thread(target=self._read, name=f"{name} reader", daemon=True)
 
     def start(self) -> None:
-        """Reads from now on."""
-        self._reader.start()
+        """Reads from now on, unless it was closed."""
+        with self._lock:
+            if not self._is_closed:
+                self._reader.start()
 
     def send(self, item: ItemT) -> None:
         """One thread's. Never waits. What comes after the lane's end is dropped: its user is told of that."""
@@ -84,6 +86,9 @@ class Lane(Generic[EventT, ItemT]):
         """Ends the lane; its threads and its socket go by themselves. From any thread, as often as one likes."""
         with self._lock:
             self._is_closed = True
+            if self._reader.ident is None:
+                self._frames.close()
+                return
         self._frames.shut_down()
 
     def _read(self) -> None:

@@ -41,7 +41,7 @@ class LaneKeeper:
     async def open(
         self, offer: LaneOffer | None, reader: RoundReader
     ) -> AsyncIterator[list[Coroutine[Any, Any, None]]]:
-        """The lane that the draft offers, if it does and can be reached: the work that fails with it.
+        """The lane that the draft offers, if it does and can be reached: the work that reads from it and fails with it.
 
         Without one the list is empty, and the rounds stay on the stream.
         """
@@ -53,7 +53,7 @@ class LaneKeeper:
         lane = RoundLane(sock, LaneEnds(reader, home.put, self._incarnation, home.plumbing.lane_bytes))
         home.lanes.add(self._address, lane)
         try:
-            yield [self._watch(lane, reader.incarnation)]
+            yield [self._run(lane, reader.incarnation)]
         finally:
             home.lanes.remove(self._address)
             lane.close()
@@ -69,10 +69,10 @@ class LaneKeeper:
             _log.info("draft %s: rounds travel by gRPC, for its lane cannot be had: %s", self._address, error)
             return None
 
-    async def _watch(self, lane: RoundLane, incarnation: int) -> None:
+    async def _run(self, lane: RoundLane, incarnation: int) -> None:
         """Where the draft's process lives on, it was the lane alone that broke: the next might, too."""
         try:
-            await lane.lost()
+            await lane.run()
         except UnavailableError:
             self._broken = _BrokenLane(incarnation, self._clock() + LANE_PAUSE_S)
             raise

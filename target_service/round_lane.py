@@ -66,14 +66,14 @@ class RoundLane:
         self._loss: asyncio.Future[Exception] = self._event_loop.create_future()
         self._lane: Lane[list[Event], list[DraftOrders]]
         self._lane = Lane(sock, self, ends.count, name=f"lane to {ends.reader.at.draft}")
-        self._lane.start()
 
     def send(self, orders: DraftOrders) -> None:
         """Something for Speculate. Engine thread only."""
         self._lane.send([orders])
 
-    async def lost(self) -> None:
-        """Raises what ended the lane: UnavailableError, or WireError for what the draft sent."""
+    async def run(self) -> None:
+        """Hands over what comes. Raises what ended the lane: UnavailableError, or WireError for what the draft sent."""
+        self._lane.start()
         raise await asyncio.shield(self._loss)
 
     def close(self) -> None:

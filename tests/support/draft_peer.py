@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from draft_service.service import DraftService, LoadedDraft
 from engine.wire import to_raw
 from paceline.codec import decode_verify, encode_extend, encode_sampling_params, encode_tensor
+from paceline.frames import frame
 from paceline.rounds import ExtendColumns
 from paceline.tree import DraftTree
 from paceline.types import SamplingParams, TreeShape
@@ -51,13 +52,44 @@ class Status:
     round: int
 
 
+class LaneCall:
+    """A target's end of a lane, used as a Speculate call is."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def knock(cls, port: int, token: bytes) -> LaneCall:
+        """Shows the token."""
+        call = cls(*await asyncio.open_connection("127.0.0.1", port))
+        call.writer.write(frame(token))
+        return call
+
+    async def write(self, request: draft_pb2.SpeculateRequest) -> None:
+        self.writer.write(frame(request.SerializeToString()))
+        await self.writer.drain()
+
+    async def read(self) -> draft_pb2.SpeculateResponse | object:
+        payload = await self.frame()
+        return grpc.aio.EOF if payload is None else draft_pb2.SpeculateResponse.FromString(payload)
+
+    async def frame(self) -> bytes | None:
+        """None: the draft has closed the lane."""
+        try:
+            size = int.from_bytes(await asyncio.wait_for(self._reader.readexactly(4), WAIT_S), "big")
+            return await asyncio.wait_for(self._reader.readexactly(size), WAIT_S)
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            return None
+
+
 @dataclass(slots=True)
 class Target:
-    """A target's end of one Speculate stream."""
+    """A target's end of one Speculate stream, or of the lane beside it."""
 
     stub: draft_pb2_grpc.DraftServiceStub
     incarnation: int
-    call: grpc.aio.StreamStreamCall
+    call: grpc.aio.StreamStreamCall | LaneCall
     info: draft_pb2.SpeculateResponse | None = None
     statuses: list[Status] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
@@ -153,6 +185,15 @@ class Running:
         target = Target(self.stub, incarnation, call)
         target.info = await target.read()
         return target
+
+    async def connect_lane(self, incarnation: int = 7) -> tuple[Target, Target]:
+        """A round stream, and a target that asks by its lane."""
+        stream = await self.connect(incarnation)
+        assert stream.info is not None
+        offer = stream.info.lane
+        call = await LaneCall.knock(offer.port, offer.token)
+        assert await call.frame() == b""
+        return stream, Target(self.stub, incarnation, call, stream.info)
 
     async def sync(self, incarnation: int = 7) -> grpc.aio.StreamStreamCall:
         call = self.stub.Sync()

@@ -1,92 +1,21 @@
 """The link over real gRPC: a draft that is gone, wrong, mad or hung is one branch each, and a good one works."""
 
 import asyncio
-import contextlib
 import random
 
 import grpc
 import pytest
-from prometheus_client import CollectorRegistry
 
-from draft_service.config import DraftConfig
-from draft_service.service import DraftService, LoadedDraft
-from paceline.plumbing import Plumbing
 from paceline.types import SamplingParams, TreeShape
-from paceline.v1 import common_pb2, draft_pb2, target_pb2, verify_pb2
-from target_service.draft_link import DraftLink, LinkIdentity
+from paceline.v1 import draft_pb2, target_pb2
 from target_service.draft_orders import DraftOrders, OpenOrder
 from target_service.events import LinkDown, LinkGone, LinkUp, LossReason, SessionCode, SessionsAnswered, TreesArrived
-from target_service.link_home import LinkHome
-from target_service.round_lane import RoundLanes
+from tests.support.scripted_draft import ScriptedDraft, info, linked, real_draft, scripted, status, verify
 from tests.support.target_peer import submission
 from tests.support.tiny_target import always, random_prompt
 from tests.support.waiting import WAIT_S
 
-IDENTITY = LinkIdentity(incarnation=5, name="test", feature_id="f", head_fingerprint="h", vocab_size=97)
 TREE = TreeShape(4, 3, 10)
-INFO = {"incarnation": 3, "feature_id": "f", "vocab_size": 97}
-
-
-class ScriptedDraft:
-    """Answers the first message of Speculate by its script: bytes to send, as they are."""
-
-    def __init__(self, *answers: bytes, status: grpc.StatusCode | None = None) -> None:
-        self.answers = answers
-        self.status = status
-        self.requests: list[draft_pb2.SpeculateRequest] = []
-        self.got = asyncio.Event()
-        self.third_request = asyncio.Event()
-
-    async def speculate(self, requests, context):
-        first = await anext(aiter(requests))
-        self.requests.append(first)
-        if len(self.requests) == 3:
-            self.third_request.set()
-        if self.status is not None:
-            await context.abort(self.status, "scripted")
-        for answer in self.answers:
-            yield answer
-        async for message in requests:
-            self.requests.append(message)
-            self.got.set()
-
-    async def sync(self, requests, context):
-        async for _ in requests:
-            pass
-        return
-        yield b""
-
-
-def info(**changes: object) -> bytes:
-    return draft_pb2.SpeculateResponse(info=common_pb2.ServiceInfo(**{**INFO, **changes})).SerializeToString()
-
-
-@contextlib.asynccontextmanager
-async def scripted(draft: ScriptedDraft, port: int = 0):
-    server = grpc.aio.server()
-    handlers = {
-        "Speculate": grpc.stream_stream_rpc_method_handler(
-            draft.speculate, request_deserializer=draft_pb2.SpeculateRequest.FromString
-        ),
-        "Sync": grpc.stream_stream_rpc_method_handler(draft.sync),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("paceline.v1.DraftService", handlers),))
-    port = server.add_insecure_port(f"127.0.0.1:{port}")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0)
-
-
-@contextlib.asynccontextmanager
-async def linked(address: str):
-    events: asyncio.Queue = asyncio.Queue()
-    link = DraftLink(address, IDENTITY, LinkHome(events.put_nowait, Plumbing(), RoundLanes()))
-    try:
-        yield link, lambda: asyncio.wait_for(events.get(), WAIT_S)
-    finally:
-        await link.close()
 
 
 async def test_a_link_says_hello_and_comes_up():
@@ -134,25 +63,6 @@ async def test_a_draft_that_does_not_fit_is_reported_once(monkeypatch, draft, re
         await asyncio.wait_for(draft.third_request.wait(), WAIT_S)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(next_event(), 0.05)
-
-
-def verify(**changes: object) -> bytes:
-    fields = {
-        "incarnation": 3,
-        "session": [1],
-        "round": [1],
-        "base_committed_len": [4],
-        "num_tokens_per_req": [2],
-        "draft_token": [5, 6],
-        "parents": [-1, 0],
-    }
-    message = verify_pb2.VerifyInput(**{**fields, **changes})
-    return draft_pb2.SpeculateResponse(verify=message).SerializeToString()
-
-
-def status(**changes: object) -> bytes:
-    fields = {"session": [1], "code": [1], "committed_len": [4], "round": [1]}
-    return draft_pb2.SpeculateResponse(status=draft_pb2.SessionStatus(**{**fields, **changes})).SerializeToString()
 
 
 @pytest.mark.parametrize(
@@ -221,26 +131,6 @@ async def test_a_reset_ends_the_connection_as_hung():
         again = await next_event()
         assert isinstance(again, LinkUp)
         assert again.at.epoch > up.at.epoch
-
-
-@contextlib.asynccontextmanager
-async def real_draft(tiny_target, port: int = 0):
-    config = DraftConfig(
-        port=port,
-        model_path=str(tiny_target.model_path),
-        speculative_draft_model_path=str(tiny_target.head_path),
-        dtype="float32",
-        page_size=4,
-        max_running_requests=8,
-        max_total_tokens=4096,
-    )
-    draft = LoadedDraft.load(config)
-    service = DraftService(draft, registry=CollectorRegistry())
-    bound = await service.start()
-    try:
-        yield f"127.0.0.1:{bound}", draft
-    finally:
-        await service.close()
 
 
 async def test_a_real_draft_service_speculates_and_changes_no_token(serve_target, tiny_target, loop):
