@@ -19,7 +19,6 @@ from paceline.plumbing import Plumbing
 from paceline.rpc import termination_event
 from paceline.threads import share_cores, share_interpreter
 from target_service.config import TargetConfig
-from target_service.ranks_host import run_host
 from target_service.tp_workers import TpWorkers, end_process
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ def main(argv: Sequence[str]) -> None:
         share_cores(config.threads_per_rank)
         share_interpreter()
         from target_service.loading import check_model  # imports torch, which reads the environment then
+        from target_service.ranks_host import run_host
 
         check_model(config)
         if config.node_rank > 0:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -80,3 +82,9 @@ def test_every_package_is_listed_for_the_install() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     present = {path.parent.relative_to(ROOT) for room in MAY_IMPORT for path in (ROOT / room).rglob("__init__.py")}
     assert project["tool"]["setuptools"]["packages"] == sorted(".".join(folder.parts) for folder in present)
+
+
+@pytest.mark.parametrize("service", ["draft_service", "target_service"])
+def test_a_service_imports_torch_after_it_set_the_threads_that_torch_reads_once(service: str) -> None:
+    code = f"import sys, {service}.__main__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
