@@ -94,9 +94,9 @@ CMD ["--host=0.0.0.0", "--metrics-port=9090"]
 FROM runtime AS draft
 COPY --from=engine /opt/venv /opt/venv
 USER 10001:10001
-EXPOSE 7300 9090
+EXPOSE 7300 7301 9090
 ENTRYPOINT ["python", "-m", "draft_service"]
-CMD ["--host=0.0.0.0", "--metrics-port=9090"]
+CMD ["--host=0.0.0.0", "--round-port=7301", "--metrics-port=9090"]
 
 FROM runtime AS target
 COPY --from=engine /opt/venv /opt/venv

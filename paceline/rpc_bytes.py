@@ -82,7 +82,9 @@ class ByteMeter(grpc.aio.ServerInterceptor, Collector):
     def collect(self) -> Iterator[Metric]:
         for what in ("bytes", "messages"):
             family = CounterMetricFamily(
-                f"paceline_rpc_{what}", f"gRPC {what} by method and direction.", labels=("method", "direction")
+                f"paceline_rpc_{what}",
+                f"gRPC {what} by method and direction; RoundLane: rounds beside gRPC.",
+                labels=("method", "direction"),
             )
             for method, count in self._all():
                 sent, received = (

@@ -112,7 +112,9 @@ def test_an_image_runs_its_service_as_a_numbered_user_on_its_port(service: str) 
     (command,) = [json.loads(line.removeprefix("CMD ")) for line in own if line.startswith("CMD")]
     config = parse_flags(CONFIGS[service], command, prog=service)
     (exposed,) = [line.split()[1:] for line in own if line.startswith("EXPOSE")]
-    assert exposed == [str(config.port), str(config.metrics_port)] == [PORTS[service], "9090"]
+    rounds = [str(config.round_port)] if service == "draft" else []
+    assert exposed == [str(config.port), *rounds, str(config.metrics_port)]
+    assert [str(config.port), str(config.metrics_port)] == [PORTS[service], "9090"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

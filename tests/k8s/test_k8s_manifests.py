@@ -155,6 +155,8 @@ def test_the_real_program_takes_the_flags_of_its_manifest(overlay: str, index: i
     assert config.host == "0.0.0.0"
     assert config.port == container_port(found, "grpc")
     assert found.is_worker or config.metrics_port == container_port(found, "metrics")
+    if found.service == "draft":
+        assert config.round_port == container_port(found, "tcp-rounds")
     folder = Path(config.model_path)
     assert any(folder.is_relative_to(mount["mountPath"]) for mount in found.container["volumeMounts"])
     if found.service == "target":
@@ -255,6 +257,7 @@ def test_the_network_lets_through_what_the_design_names_and_no_more() -> None:
         ("router", "target", 7200),
         ("router", "draft", 7300),
         ("target", "draft", 7300),
+        ("target", "draft", 7301),
         (metrics, "all", 9090),
     }
     leaving = {
