@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engine.draft_batch import ExtendItem, PendingTrees, ProposeParams, attention_batch, row_batch, split_rows
 from engine.few_trees_growth import make_growth
+from engine.greedy_trees import greedy_trees, grown_trees
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
 from engine.proposal_ranking import Ranker, RankRows
@@ -47,6 +48,9 @@ class Drafter:
 
         A tree has fewer levels where the table has no room for its scratch nodes.
         """
+        at_once = self._grow_at_once(items)
+        if at_once is not None:
+            return at_once
         last_hidden = self._write(items)
         trees: list[DraftTree | None] = [None] * len(items)
         asked = [i for i, item in enumerate(items) if item.propose is not None]
@@ -56,6 +60,19 @@ class Drafter:
             for i, tree in zip(group, grown, strict=True):
                 trees[i] = tree
         return trees
+
+    def _grow_at_once(self, items: Sequence[ExtendItem]) -> list[DraftTree | None] | None:
+        """``extend`` in one call of the head; None, and nothing is done, where that is not possible."""
+        params = [item.propose for item in items]
+        num_rows = sum(len(item.tokens) for item in items)
+        num_beams = sum(p.eagle_topk for p in params if p is not None)
+        is_greedy = all(p is None or p.temperature == 0 for p in params)
+        if not is_greedy or not 0 < max(num_rows, num_beams) <= self._max_rows:
+            return None
+        vocabulary = self._model.config.draft_vocab_size
+        shapes = [None if item.propose is None else item.fitted_shape(vocabulary) for item in items]
+        nodes = self._model.grow(greedy_trees(items, shapes, dtype=self._model.dtype), self._cache)
+        return None if nodes is None else grown_trees(items, nodes)
 
     def _write(self, items: Sequence[ExtendItem]) -> list[Tensor]:
         """One ragged causal forward, more where the rows pass max_rows. Returns each item's last hidden state [H]."""

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from engine.rope import cos_sin_table
 from engine.tp import TpGroup
 from engine.weights import fingerprint_of, open_weights
 from engine.weights.loader import WeightLoader
-from kernels.head import HeadRows, HeadWeights
+from kernels.head import GreedyTrees, HeadRows, HeadWeights
 from kernels.ops import AttentionBuffers, AttentionLimits, AttentionPlan, Ops
 
 
@@ -155,6 +156,11 @@ class HeadModel:
         [rows, k]: log-probabilities fp32, descending, and the target's ids int64. Ties go to the lower draft id.
         """
         return self._head.best(hidden, k)
+
+    @torch.inference_mode()
+    def grow(self, trees: GreedyTrees, cache: HeadCache) -> np.ndarray | None:
+        """``Head.grow``. MUTATES the cache."""
+        return self._head.grow(trees, cache.k, cache.v)
 
     @property
     def all_target_ids(self) -> Tensor:

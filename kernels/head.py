@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -42,6 +43,22 @@ class HeadRows:
     attention: AttentionPlan
 
 
+@dataclass(frozen=True, slots=True)
+class GreedyTrees:
+    """Sessions with new rows, and the trees that grow from the last row of each, ranked by log-probability alone.
+
+    Columns of asks: position of the first row, rows, where the session's pages begin in page_ids; num_steps (0: no
+    tree), topk and num_nodes, the root included.
+    """
+
+    asks: np.ndarray  # [b, 6] int64
+    least_scores: np.ndarray  # [b] fp32: log-probability of a path below which a node is left out
+    tokens: np.ndarray  # [rows] int64
+    features: Tensor  # [rows, H]
+    page_ids: np.ndarray  # [pages] int32, each session's with those of its scratch nodes
+    page_size: int
+
+
 class Head(Protocol):
     """One head on one device."""
 
@@ -58,4 +75,12 @@ class Head(Protocol):
 
     def best(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """``Ops.top_k_log_probs`` of the logits, with target ids in place of draft ids."""
+        ...
+
+    def grow(self, trees: GreedyTrees, k_cache: Tensor, v_cache: Tensor) -> np.ndarray | None:
+        """``forward`` of the rows, and of level after level of the trees: their nodes but the root, in order.
+
+        [b, 2, 64] int32: tokens and parents, -1 past the last. MUTATES the caches at the rows and the scratch positions
+        past them. None, and nothing is done, on a backend that has no such call.
+        """
         ...

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kernels.cpu_ops.attention import CpuAttentionPlan
 from kernels.cpu_ops.native import NativeKernels, address
 from kernels.cpu_ops.weights import address_of_weight
-from kernels.head import HeadRows, HeadWeights
+from kernels.head import GreedyTrees, HeadRows, HeadWeights
 from kernels.ops import Ops
 from kernels.reference.head import ReferenceHead
+
+_MAX_BEAM = 64  # grow.h
 
 
 class CpuHead(ReferenceHead):
@@ -115,3 +118,30 @@ class CpuHead(ReferenceHead):
             self._weights.eps,
         )
         return values, ids
+
+    def grow(self, trees: GreedyTrees, k_cache: Tensor, v_cache: Tensor) -> np.ndarray | None:
+        asks, tokens, page_ids, features = trees.asks, trees.tokens, trees.page_ids, trees.features.contiguous()
+        nodes = np.empty((len(asks), 2, _MAX_BEAM), np.int32)
+        assert asks.dtype == tokens.dtype == np.int64 and page_ids.dtype == np.int32 and asks.shape[1] == 6
+        assert trees.least_scores.dtype == np.float32 and len(trees.least_scores) == len(asks)
+        assert features.shape == (len(tokens), self._hidden) and features.dtype == k_cache.dtype == v_cache.dtype
+        assert k_cache.is_contiguous() and v_cache.is_contiguous() and k_cache.shape == v_cache.shape
+        assert (int(page_ids.max()) + 1) * trees.page_size <= len(k_cache)
+        self._native.module.head_trees(
+            self._native.isa_index,
+            *self._forward_weights,
+            *self._best_weights,
+            asks.ctypes.data,
+            trees.least_scores.ctypes.data,
+            len(asks),
+            tokens.ctypes.data,
+            len(tokens),
+            features.data_ptr(),
+            page_ids.ctypes.data,
+            trees.page_size,
+            k_cache.data_ptr(),
+            v_cache.data_ptr(),
+            nodes.ctypes.data,
+            *self._floats,
+        )
+        return nodes

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.head import HeadRows, HeadWeights
+from kernels.head import GreedyTrees, HeadRows, HeadWeights
 from kernels.ops import Ops
 
 
@@ -39,3 +40,6 @@ class ReferenceHead:
     def best(self, hidden: Tensor, k: int) -> tuple[Tensor, Tensor]:
         log_probs, draft_ids = self._ops.top_k_log_probs(self.logits(hidden), k)
         return log_probs, self._weights.target_ids[draft_ids]
+
+    def grow(self, trees: GreedyTrees, k_cache: Tensor, v_cache: Tensor) -> np.ndarray | None:
+        return None

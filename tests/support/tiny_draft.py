@@ -91,7 +91,7 @@ def assert_same_tree(tree: DraftTree, wanted: DraftTree) -> None:
     assert tree.parents.tolist() == wanted.parents.tolist()
 
 
-def save_tiny_draft(root: Path) -> TinyDraft:
+def save_tiny_draft(root: Path, *, head_dim: int = HEAD_DIM) -> TinyDraft:
     """Writes a random target embedding and a random head to ``root``."""
     generator = torch.Generator().manual_seed(3)
 
@@ -103,7 +103,7 @@ def save_tiny_draft(root: Path) -> TinyDraft:
         "intermediate_size": MLP,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD_DIM,
+        "head_dim": head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
@@ -123,10 +123,10 @@ def save_tiny_draft(root: Path) -> TinyDraft:
         "hidden_norm": random(HIDDEN) + 1,
         "input_layernorm": random(HIDDEN) + 1,
         "post_attention_layernorm": random(HIDDEN) + 1,
-        "self_attn.q_proj": random(HEADS * HEAD_DIM, 2 * HIDDEN),
-        "self_attn.k_proj": random(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
-        "self_attn.v_proj": random(KV_HEADS * HEAD_DIM, 2 * HIDDEN),
-        "self_attn.o_proj": random(HIDDEN, HEADS * HEAD_DIM),
+        "self_attn.q_proj": random(HEADS * head_dim, 2 * HIDDEN),
+        "self_attn.k_proj": random(KV_HEADS * head_dim, 2 * HIDDEN),
+        "self_attn.v_proj": random(KV_HEADS * head_dim, 2 * HIDDEN),
+        "self_attn.o_proj": random(HIDDEN, HEADS * head_dim),
         "mlp.gate_proj": random(MLP, HIDDEN),
         "mlp.up_proj": random(MLP, HIDDEN),
         "mlp.down_proj": random(HIDDEN, MLP),

@@ -4,7 +4,7 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
-#include "head.h"
+#include "grow.h"
 
 /* Reads exactly count integers; returns 0 with an exception set on a mismatch. */
 static int read_integers(PyObject *const *args, Py_ssize_t given, int64_t *values, Py_ssize_t count) {
@@ -236,6 +236,19 @@ static PyObject *mlp(PyObject *self, PyObject *const *args, Py_ssize_t given) {
     Py_RETURN_NONE;
 }
 
+/* What the first 29 arguments of head_forward and head_trees say. */
+static HeadBlock head_of(const int64_t *v, double eps, double norms_eps, double scale) {
+    return (HeadBlock){
+        .embedding = (const char *)v[1], .cos_sin = (const float *)v[3], .token_norm = (const void *)v[5],
+        .feature_norm = (const void *)v[6], .post_norm = (const void *)v[7], .norm = (const void *)v[8],
+        .norms_residual = v[9] != 0, .gate_up = weight_of(v[18], v[19]), .down = weight_of(v[20], v[21]), .inner = v[23],
+        .eps = (float)eps,
+        .attention = {.qkv = weight_of(v[10], v[11]), .qkv_bias = (const void *)v[12], .q_norm = (const void *)v[13],
+                      .k_norm = (const void *)v[14], .output = weight_of(v[15], v[16]), .output_bias = (const void *)v[17],
+                      .input = 2 * v[22], .hidden = v[22], .heads = v[24], .kv_heads = v[25], .head_dim = v[26],
+                      .is_bf16 = v[27] != 0, .num_threads = (int)v[28], .eps = (float)norms_eps, .scale = (float)scale}};
+}
+
 PyDoc_STRVAR(head_forward_doc,
              "head_forward(isa, embedding, num_tokens, cos_sin, num_positions, token_norm, feature_norm, post_norm, norm,\n"
              "             norms_residual, qkv, is_rounded, qkv_bias, q_norm, k_norm, output, is_rounded, output_bias, gate_up,\n"
@@ -252,19 +265,19 @@ static PyObject *head_forward(PyObject *self, PyObject *const *args, Py_ssize_t 
     if (PyErr_Occurred()) return NULL;
     const Isa *isa = isa_at(v[0]);
     if (!isa) return NULL;
-    HeadBlock block = {
-        .embedding = (const char *)v[1], .cos_sin = (const float *)v[3], .token_norm = (const void *)v[5],
-        .feature_norm = (const void *)v[6], .post_norm = (const void *)v[7], .norm = (const void *)v[8],
-        .norms_residual = v[9] != 0, .gate_up = weight_of(v[18], v[19]), .down = weight_of(v[20], v[21]), .inner = v[23],
-        .tokens = (const int64_t *)v[29], .features = (const char *)v[30], .positions = (const int64_t *)v[31],
-        .out = (char *)v[42], .eps = (float)eps,
-        .attention = {.qkv = weight_of(v[10], v[11]), .qkv_bias = (const void *)v[12], .q_norm = (const void *)v[13],
-                      .k_norm = (const void *)v[14], .output = weight_of(v[15], v[16]), .output_bias = (const void *)v[17],
-                      .input = 2 * v[22], .hidden = v[22], .heads = v[24], .kv_heads = v[25], .head_dim = v[26],
-                      .is_bf16 = v[27] != 0, .num_threads = (int)v[28], .slots = (const int64_t *)v[32], .rows = v[33],
-                      .k_cache = (void *)v[34], .v_cache = (void *)v[35], .ancestors = (const uint64_t *)v[37],
-                      .page_ids = (const int32_t *)v[38], .tiles = {.table = (const int64_t *)v[39], .num_tiles = v[40]},
-                      .page_size = v[41], .eps = (float)norms_eps, .scale = (float)scale}};
+    HeadBlock block = head_of(v, eps, norms_eps, scale);
+    block.tokens = (const int64_t *)v[29];
+    block.features = (const char *)v[30];
+    block.positions = (const int64_t *)v[31];
+    block.attention.slots = (const int64_t *)v[32];
+    block.attention.rows = v[33];
+    block.attention.k_cache = (void *)v[34];
+    block.attention.v_cache = (void *)v[35];
+    block.attention.ancestors = (const uint64_t *)v[37];
+    block.attention.page_ids = (const int32_t *)v[38];
+    block.attention.tiles = (AttentionTiles){.table = (const int64_t *)v[39], .num_tiles = v[40]};
+    block.attention.page_size = v[41];
+    block.out = (char *)v[42];
     if (!check_indices(block.tokens, v[33], v[2], "token") || !check_indices(block.positions, v[33], v[4], "position") ||
         !check_indices(block.attention.slots, v[33], v[36], "slot"))
         return NULL;
@@ -274,6 +287,13 @@ static PyObject *head_forward(PyObject *self, PyObject *const *args, Py_ssize_t 
     Py_END_ALLOW_THREADS
     if (!done) return PyErr_NoMemory();
     Py_RETURN_NONE;
+}
+
+/* What the eight arguments of head_best and head_trees from norm on say. */
+static HeadRanking ranking_of(const int64_t *v, double eps) {
+    return (HeadRanking){.norm = (const void *)v[0], .lm_head = weight_of(v[1], v[2]), .target_ids = (const int64_t *)v[3],
+                         .width = v[4], .vocabulary = v[5], .is_bf16 = v[6] != 0, .num_threads = (int)v[7],
+                         .eps = (float)eps};
 }
 
 PyDoc_STRVAR(head_best_doc,
@@ -289,14 +309,50 @@ static PyObject *head_best(PyObject *self, PyObject *const *args, Py_ssize_t giv
     if (PyErr_Occurred()) return NULL;
     const Isa *isa = isa_at(v[0]);
     if (!isa) return NULL;
-    const HeadRanking ranking = {.norm = (const void *)v[1], .lm_head = weight_of(v[2], v[3]),
-                                 .target_ids = (const int64_t *)v[4], .width = v[5], .vocabulary = v[6],
-                                 .is_bf16 = v[7] != 0, .num_threads = (int)v[8], .hidden = (const void *)v[9],
-                                 .values = (float *)v[10], .ids = (int64_t *)v[11], .rows = v[12], .k = v[13],
-                                 .eps = (float)eps};
+    HeadRanking ranking = ranking_of(v + 1, eps);
+    ranking.hidden = (const void *)v[9];
+    ranking.values = (float *)v[10];
+    ranking.ids = (int64_t *)v[11];
+    ranking.rows = v[12];
+    ranking.k = v[13];
     int done;
     Py_BEGIN_ALLOW_THREADS
     done = run_head_ranking(isa, &ranking);
+    Py_END_ALLOW_THREADS
+    if (!done) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+PyDoc_STRVAR(head_trees_doc,
+             "head_trees(the 29 arguments of head_forward up to num_threads, the 8 of head_best up to num_threads, asks, least,\n"
+             "           num_asks, tokens, num_rows, features, page_ids, page_size, k_cache, v_cache, nodes, eps, head_norms_eps,\n"
+             "           scale)\n"
+             "Writes rows and grows greedy trees; see grow.h. asks int64 [num_asks, 6], least fp32 [num_asks], tokens int64,\n"
+             "page_ids int32, all within the caches. Releases the GIL. IndexError, before anything is written, for a token or\n"
+             "position out of range.");
+
+static PyObject *head_trees(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+    int64_t v[48];
+    if (!read_integers(args, given - 3, v, 48)) return NULL;
+    const double eps = PyFloat_AsDouble(args[48]), norms_eps = PyFloat_AsDouble(args[49]), scale = PyFloat_AsDouble(args[50]);
+    if (PyErr_Occurred()) return NULL;
+    const Isa *isa = isa_at(v[0]);
+    if (!isa) return NULL;
+    TreesJob job = {.head = head_of(v, eps, norms_eps, scale), .ranking = ranking_of(v + 29, eps),
+                    .asks = (const TreeAsk *)v[37], .least = (const float *)v[38], .num_asks = v[39],
+                    .tokens = (const int64_t *)v[40], .features = (const char *)v[42], .nodes = (int32_t *)v[47]};
+    job.head.attention.page_ids = (const int32_t *)v[43];
+    job.head.attention.page_size = v[44];
+    job.head.attention.k_cache = (void *)v[45];
+    job.head.attention.v_cache = (void *)v[46];
+    if (!check_indices(job.tokens, v[41], v[2], "token")) return NULL;
+    for (int64_t i = 0; i < job.num_asks; i++) {
+        const int64_t last = job.asks[i].base_len + job.asks[i].num_rows + job.asks[i].num_steps - 2;
+        if (!check_indices(&last, 1, v[4], "position")) return NULL;
+    }
+    int done;
+    Py_BEGIN_ALLOW_THREADS
+    done = run_trees(isa, &job);
     Py_END_ALLOW_THREADS
     if (!done) return PyErr_NoMemory();
     Py_RETURN_NONE;
@@ -347,6 +403,7 @@ static PyMethodDef methods[] = {
     {"mlp", (PyCFunction)(void (*)(void))mlp, METH_FASTCALL, mlp_doc},
     {"head_forward", (PyCFunction)(void (*)(void))head_forward, METH_FASTCALL, head_forward_doc},
     {"head_best", (PyCFunction)(void (*)(void))head_best, METH_FASTCALL, head_best_doc},
+    {"head_trees", (PyCFunction)(void (*)(void))head_trees, METH_FASTCALL, head_trees_doc},
     {"top_k", (PyCFunction)(void (*)(void))top_k, METH_FASTCALL, top_k_doc},
     {"isas", isas, METH_NOARGS, isas_doc},
     {NULL, NULL, 0, NULL},
