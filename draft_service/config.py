@@ -13,7 +13,7 @@ from paceline.types import TreeShape
 
 DTYPES = ("bfloat16", "float16", "float32")
 KERNEL_BACKENDS = ("auto", "triton", "flashinfer", "reference", "cpu")
-_GRAPH_SHAPES = "2,1,3;2,3,5;3,1,4;5,1,6;5,4,16;7,8,32"
+_GRAPH_SHAPES = "1,1,2;2,1,3;2,3,5;3,1,4;5,1,6;5,4,16;7,8,32"
 
 
 @dataclass(frozen=True, slots=True)
