@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from target_service.committer import Committer
 from target_service.deadline import StepTimes, TreeDeadline
@@ -39,6 +39,7 @@ from target_service.scheduler import Schedule, schedule
 from target_service.speculation_stats import AcceptanceWindow
 from target_service.step_plan import plan_step
 from target_service.step_runner import StepRunner
+from target_service.tree_wait import TreeWait
 
 IDLE_WAIT_S = 1.0  # between looks at the drafts, at most
 # Orders wait for the interpreter's lock while this thread puts a step's news together: 0.45 ms of a round of 10 ms, one
@@ -105,6 +106,7 @@ class EngineLoop:
         self._has_sent = False  # orders by the event loop, which needs the interpreter's lock for them
         self._is_idle = False  # the last turn ran no step
         self._waiting_since_s: float | None = None  # for trees alone
+        self._tree_wait = TreeWait(parts.times)
 
     def run(self) -> None:
         """Turns until a Stopped event; then the other ranks end as well."""
@@ -149,8 +151,10 @@ class EngineLoop:
         return min(max(due.until_s - now_s, 0.0), IDLE_WAIT_S)
 
     def _schedule(self, now_s: float) -> Schedule:
-        requests = self._parts.requests
-        return schedule(requests.sequences.values(), requests.limits, num_decoding=requests.num_decoding, now_s=now_s)
+        requests, limits = self._parts.requests, self._parts.requests.limits
+        if limits.join_rounds is None:
+            limits = replace(limits, join_rounds=self._tree_wait.is_short)
+        return schedule(requests.sequences.values(), limits, num_decoding=requests.num_decoding, now_s=now_s)
 
     def _run_step(self, due: Schedule, now_s: float) -> None:
         runner = self._parts.runner
@@ -158,6 +162,8 @@ class EngineLoop:
             self._reporter.flush()
         waited_s = 0.0 if self._waiting_since_s is None else now_s - self._waiting_since_s
         self._waiting_since_s = None
+        if due.trees:
+            self._tree_wait.observe(waited_s)
         self._step += 1
         planned = plan_step(due, self._parts.requests.table)
         planned_s = self._clock()

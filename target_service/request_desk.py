@@ -236,7 +236,7 @@ class RequestDesk:
         self.limits = Limits(
             max_rows=_least(bounds.limits.max_rows, (p.max_rows for p in policies)),
             chunked_prefill_size=_least(bounds.limits.chunked_prefill_size, (p.chunked_prefill_size for p in policies)),
-            join_rounds=any(p.join_rounds for p in policies),
+            join_rounds=_any([p.join_rounds for p in policies if p.join_rounds is not None]),
         )
         self.credits.set_slots(self.max_running_requests)
 
@@ -257,3 +257,7 @@ def _end_span(seq: Sequence, stats: SpeculationStats, reason: str) -> None:
 def _least(bound: int, wishes: Iterable[int | None]) -> int:
     """At least 1: a router cannot stop the others."""
     return max(1, min([bound, *(wish for wish in wishes if wish is not None)]))
+
+
+def _any(wishes: list[bool]) -> bool | None:
+    return any(wishes) if wishes else None

@@ -16,7 +16,8 @@ class Limits:
 
     max_rows: int  # trees and chunks together
     chunked_prefill_size: int  # prompt tokens
-    join_rounds: bool = False  # prompts and undrafted requests join the step of the trees that are on their way
+    # Whether prompts and undrafted requests join the step of the trees that are on their way; None: the loop's to say.
+    join_rounds: bool | None = None
 
 
 class TreeTurn(NamedTuple):

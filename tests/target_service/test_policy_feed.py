@@ -119,6 +119,27 @@ def test_a_load_report_says_what_the_step_verified(loop, make_prophet):
     assert max(step.context_tokens for step in both) <= 2 * 64
 
 
+def test_a_tree_that_must_wait_for_its_prompts_rows_is_asked_for_later_and_holds_nobody(loop, make_prophet):
+    prompts = [random_prompt(n, seed=n) for n in (3, 20)]
+    plain = [loop.generate(prompt, LONG) for prompt in prompts]
+    draft = make_prophet([p + t for p, t in zip(prompts, plain, strict=True)])
+    outputs = [loop.submit(50, prompts[0], params=LONG, decision=always(TREE))]
+    for _ in range(3):
+        loop.turn()
+        draft.serve()
+    outputs.append(loop.submit(51, prompts[1], params=LONG, decision=always(TREE)))
+    seen = set()
+    for _ in range(8):
+        loop.turn()
+        newcomer = next(seq for seq in loop.parts.requests.sequences.values() if seq.key.request == 51)
+        if newcomer.draft is not None:
+            seen.add((newcomer.draft.sync_inflight > 0, newcomer.draft.is_asking))
+        draft.serve()
+    draft.run()
+    assert (True, False) in seen and (False, True) in seen and (True, True) not in seen
+    assert [output.tokens for output in outputs] == plain
+
+
 def test_joined_prompts_and_plain_requests_wait_for_the_trees(loop, make_prophet):
     prompts = [random_prompt(n, seed=n) for n in (3, 9, 20)]
     plain = [loop.generate(prompt, LONG) for prompt in prompts]

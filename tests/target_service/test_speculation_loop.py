@@ -7,7 +7,7 @@ import pytest
 
 from paceline.tree import DraftTree
 from paceline.types import FinishReason, Rung, SamplingParams, SpeculationDecision, TreeShape
-from target_service.events import Cancelled, SpeculationUpdated
+from target_service.events import Cancelled, PolicySet, SpeculationUpdated
 from tests.support.driven_drafts import DrivenDraft
 from tests.support.tiny_target import DRAFT, STREAM, always, off, random_prompt
 
@@ -68,6 +68,7 @@ def test_rows_of_accepted_paths_carry_the_features_of_a_prefill(loop, make_proph
     assert held.tokens == text[1 : len(held.tokens) + 1]
     straight = DrivenDraft(loop, lambda held, shape: DraftTree.single(held.tokens[-1]), address="other:1")
     straight.connect()
+    loop.put(PolicySet(STREAM, join_rounds=False))  # the first draft answers no more
     loop.submit(51, text[: len(held.tokens)], params=LONG, decision=always(CHAIN, "other:1"))
     for _ in range(12):
         loop.turn()

@@ -7,6 +7,7 @@ from paceline.stats import SpeculationStats
 from target_service.deadline import MIN_ROUNDS, PRIOR_ACCEPTED_LENGTH, StepTimes, TreeDeadline
 from target_service.patience import Patience
 from target_service.speculation_stats import WINDOW_ROUNDS, AcceptanceWindow, RoundCounts
+from target_service.tree_wait import TreeWait
 
 
 def deadline(*accepted: int, fixed_ms: float | None = None) -> TreeDeadline:
@@ -95,3 +96,14 @@ def test_a_draft_that_has_caught_up_is_asked_again():
     assert not patience.may_ask()
     patience.note(in_time=True)
     assert patience.may_ask()
+
+
+def test_waits_are_short_until_they_take_a_plain_step_and_again_when_they_do_not():
+    wait = TreeWait(StepTimes([1, 8], [10.0, 80.0]))
+    assert wait.is_short
+    for _ in range(50):
+        wait.observe(0.012)
+    assert not wait.is_short
+    for _ in range(50):
+        wait.observe(0.004)
+    assert wait.is_short
