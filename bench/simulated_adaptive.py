@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from bench.simulated_request import SimRequest
 from bench.simulated_router import SimRound
 from bench.simulated_world import World
@@ -19,8 +21,11 @@ class SimAdaptive:
 
     def __init__(self, calibration: World, settings: PlannerSettings | None = None, *, num_targets: int = 1) -> None:
         self._model = AcceptanceModel(ShapeMenu(calibration.proposals.growths))
-        self._settings = settings or PlannerSettings()
-        self._costs = [CostModel(calibration.steps, calibration.proposals) for _ in range(num_targets)]
+        shares_host = calibration.follow_ms > 0
+        self._settings = dataclasses.replace(settings or PlannerSettings(), shares_host=shares_host)
+        self._costs = [
+            CostModel(calibration.steps, calibration.proposals, shares_host=shares_host) for _ in range(num_targets)
+        ]
         self.begin()
 
     def begin(self) -> None:
@@ -28,16 +33,23 @@ class SimAdaptive:
         self.policies = [TargetPolicy(self._model, costs, self._settings, now_s=0.0) for costs in self._costs]
         self.changes: list[tuple[float, int]] = []  # when, whose
         self._decisions: dict[int, SpeculationDecision] = {}
+        self._places: dict[int, int] = {}  # the target of each request
 
     def start(self, target: int, request: SimRequest) -> None:
-        self._decide(request.number, self.policies[target].start(request.number, request.arrived_s))
+        policy = self.policies[target]
+        num_running = policy.num_requests + 1
+        self._places[request.number] = target
+        self._decide(request.number, policy.start(request.number, request.arrived_s, num_running=num_running))
 
     def end(self, target: int, request: SimRequest) -> None:
         self.policies[target].end(request.number)
-        del self._decisions[request.number]
+        del self._decisions[request.number], self._places[request.number]
 
     def shape(self, request: SimRequest, decoding: int) -> TreeShape | None:
-        return self._decisions[request.number].shape_for(decoding)
+        return self._decisions[request.number].shape_for(decoding) if self.follows(request) else None
+
+    def follows(self, request: SimRequest) -> bool:
+        return self.policies[self._places[request.number]].follows(request.number)
 
     def report(self, target: int, step: StepReport, rounds: list[SimRound], now_s: float) -> None:
         policy = self.policies[target]
@@ -48,6 +60,7 @@ class SimAdaptive:
                 assert isinstance(key, int)
                 self._decide(key, ladder)
                 self.changes.append((now_s, key))
+            policy.revise_following(now_s)
 
     def is_joined(self, target: int) -> bool:
         return self.policies[target].joined

@@ -27,6 +27,7 @@ class SimRequest:
     is_asking: bool = False
     has_tree: bool = False
     deadline_s: float = -1.0
+    held: int = 0  # tokens that its draft has
 
     @property
     def is_decoding(self) -> bool:

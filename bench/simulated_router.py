@@ -32,6 +32,9 @@ class SimRouter(Protocol):
     def shape(self, request: SimRequest, decoding: int) -> TreeShape | None:
         """What its decision says while so many requests of the target decode."""
 
+    def follows(self, request: SimRequest) -> bool:
+        """Whether a draft keeps up with the request."""
+
     def report(self, target: int, step: StepReport, rounds: list[SimRound], now_s: float) -> None:
         """One step of the target."""
 
@@ -54,6 +57,9 @@ class Fixed:
 
     def shape(self, request: SimRequest, decoding: int) -> TreeShape | None:
         return self.fixed_shape
+
+    def follows(self, request: SimRequest) -> bool:
+        return self.fixed_shape is not None
 
     def report(self, target: int, step: StepReport, rounds: list[SimRound], now_s: float) -> None:
         pass

@@ -18,6 +18,7 @@ from router.adaptive import StepReport
 _WINDOW_ROUNDS = 256
 _LEAST_ROUNDS = 16  # before that, one accepted draft is expected
 _LEAST_GAIN = 1.0  # tokens
+_MOST_RIDING = 16  # rows that an ask carries: their time is part of the proposal's
 
 
 class Surroundings(Protocol):
@@ -105,10 +106,22 @@ class SimTarget:
         rows += sum(r.shape.num_draft_tokens if r.has_tree and r.shape is not None else 1 for r in turns)
         context = sum(r.prompt_len + r.emitted for r in turns)
         step_ms = world.step_ms(rows, num_requests=len(turns) + len(chunks), context_tokens=context)
+        step_ms += world.follow_ms * self._take_behind()
         wait_ms = 0.0 if since_s is None else (events.now_s - since_s) * 1e3
         self._is_stepping = True
         step = _Step(chunks, turns, rows, context, step_ms, wait_ms)
         events.after(world.loop_ms + step_ms, functools.partial(self._finish, step))
+
+    def _take_behind(self) -> int:
+        """Rows that drafts lack of the requests that they follow, and have from now on."""
+        behind = 0
+        for request in self.requests.values():
+            if self._around.router.follows(request):
+                behind += request.committed + request.emitted - request.held
+                request.held = request.committed + request.emitted
+            else:
+                request.held = 0
+        return behind
 
     def _finish(self, step: _Step) -> None:
         self._is_stepping = False
@@ -173,6 +186,8 @@ class SimTarget:
             shape = around.router.shape(request, self._num_decoding)
             if shape is not None and request.emitted + 1 < request.output_len:
                 request.shape, request.is_asking, request.deadline_s = shape, True, deadline_s
+                behind = request.committed + request.emitted - request.held
+                request.held += behind if behind <= _MOST_RIDING else 0
                 asks.setdefault(request.number % len(around.drafts), []).append(request)
         for index, asking in asks.items():
             shapes = [request.shape for request in asking if request.shape is not None]

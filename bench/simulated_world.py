@@ -30,6 +30,7 @@ class World:
     context_ms: float = 0.0  # a step, for each 100,000 tokens of context
     request_ms: float = 0.0  # a step, for each request: the host's work
     loop_ms: float = 0.0  # between two steps, whatever they hold
+    follow_ms: float = 0.0  # that a row which no ask carries to its draft takes from the target, on the same cores
     chunk_tokens: int = 512
     requests: Requests = field(default_factory=RandomRequests)
     _odds: dict[TreeShape, float] = field(default_factory=dict, compare=False, repr=False)  # as far as asked for
@@ -90,6 +91,7 @@ def parse_world(data: dict[str, Any]) -> World:
         context_ms=float(data.get("context_ms", 0.0)),
         request_ms=float(data.get("request_ms", 0.0)),
         loop_ms=float(data.get("loop_ms", 0.0)),
+        follow_ms=float(data.get("follow_ms", 0.0)),
     )
 
 

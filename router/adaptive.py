@@ -12,6 +12,7 @@ import numpy as np
 from paceline.types import TreeShape
 from router.acceptance import AcceptanceModel, RoundsSeen
 from router.cost_model import Batch, CostModel
+from router.following import Following
 from router.goodput import Prompts
 from router.plan_rows import PlannerSettings
 from router.planner import Ladder, Situation, TargetPlanner
@@ -52,9 +53,12 @@ class TargetPolicy:
         self.model = model
         self.costs = costs
         self._planner = TargetPlanner(model, costs, settings)
+        self._following = Following(shares_host=settings.shares_host)
         self._rounds: list[tuple[int, int, int, bool]] = []  # slot, index of the shape, accepted, late
         self._growths: set[TreeShape] = set()  # of the rounds since the last step
         self._num_late = 0  # rounds since the last step
+        self._shares_host = settings.shares_host
+        self._had_prompts = False  # in the last step
         self._was_asking = False  # in the last step: a draft that has to catch up first says little about the next ones
         self._decoding = 0
         self._context_tokens = 0.0  # of one request
@@ -71,13 +75,31 @@ class TargetPolicy:
         """Whether all that the target runs should step together with the trees. Not while nothing is planned for."""
         return self._planner.joined and self._planner.num_requests > 0
 
-    def start(self, key: Hashable, now_s: float) -> Ladder:
-        """The ladder for a request that begins."""
-        return self._planner.add(key, now_s)
+    @property
+    def num_requests(self) -> int:
+        """That are planned for."""
+        return self._planner.num_requests
+
+    def start(self, key: Hashable, now_s: float, *, num_running: int = 1) -> Ladder:
+        """The ladder for a request that begins. num_running: requests of the target, this one included."""
+        ladder = self._planner.add(key, now_s)
+        self._following.start(key, now_s, asks=_has_tree(ladder, num_running))
+        return ladder
 
     def end(self, key: Hashable) -> None:
         """Again is fine."""
         self._planner.remove(key)
+        self._following.end(key)
+
+    def follows(self, key: Hashable) -> bool:
+        """Whether a draft is to keep up with the request; without one its ladder is void."""
+        return self._following.follows(key)
+
+    def revise_following(self, now_s: float) -> list[Hashable]:
+        """To be called after each plan. Returns the requests that ``follows`` answers otherwise from now on."""
+        batch = max(self._decoding, 1)
+        asks = ((key, _has_tree(ladder, batch)) for key, ladder in self._planner.ladders())
+        return self._following.revise(asks, now_s)
 
     def take_step(self, report: StepReport, now_s: float) -> None:
         self._decoding = report.decoding
@@ -92,10 +114,18 @@ class TargetPolicy:
             self._observed_s = now_s
             self._observe(report, growths, num_late)
         self._was_asking = report.drafted + num_late > 0 and not report.prefill_tokens
+        self._had_prompts = report.prefill_tokens > 0
 
     def _observe(self, report: StepReport, growths: set[TreeShape], num_late: int) -> None:
-        """Of waits those alone are learnt from that were for trees of one growth, and for nothing else."""
-        self.costs.observe_step(report.rows, Batch(report.requests, report.context_tokens), report.step_ms)
+        """Of waits those alone are learnt from that were for trees of one growth, and for nothing else.
+
+        Where a draft shares the target's host, no step is learnt from beside which it had more to do than usual: the
+        prompts of the last step, or trees that are late. While trees are asked, plain steps are seen at no other time,
+        and would look slower than they are when no tree is.
+        """
+        is_beside_work = self._had_prompts and not report.prefill_tokens
+        if not (self._shares_host and (is_beside_work or num_late)):
+            self.costs.observe_step(report.rows, Batch(report.requests, report.context_tokens), report.step_ms)
         num_asked = report.drafted + num_late
         is_pure = num_asked == report.requests > 0 and not report.prefill_tokens
         if not is_pure or report.wait_ms <= 0 or not self._was_asking or len(growths) != 1:
@@ -145,3 +175,8 @@ class TargetPolicy:
         if self._prompt_steps < 1e-3:
             return Prompts()
         return Prompts(self._prompt_steps / _RATE_S, self._prompt_tokens / self._prompt_steps)
+
+
+def _has_tree(ladder: Ladder, decoding: int) -> bool:
+    bounds = ((rung.max_running_requests, rung.shape) for rung in ladder)
+    return next((shape for bound, shape in bounds if not bound or decoding <= bound), None) is not None

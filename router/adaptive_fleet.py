@@ -22,10 +22,14 @@ from router.target_link import TargetLink
 
 @dataclass(frozen=True, slots=True)
 class _Calibration:
-    """A target's step times and the times of the drafts that fit its head, the slowest of each kind."""
+    """A target's step times and the times of the drafts that fit its head, the slowest of each kind.
+
+    shares_host: whether one of them runs on the target's host.
+    """
 
     steps: tuple[tuple[int, float], ...]
     proposals: tuple[tuple[TreeShape, int, float], ...]
+    shares_host: bool
 
 
 class _Target:
@@ -46,14 +50,13 @@ class AdaptiveFleet:
 
     def __init__(self, fleet: Fleet, default: TreeShape, *, clock: Callable[[], float]) -> None:
         self._fleet = fleet
-        self._settings = PlannerSettings(default=default)
+        self._default = default
         self._fallback = (Rung(0, default),)
         self._clock = clock
         self._targets: dict[str, _Target] = {}
         self._models: dict[tuple[Head, tuple[TreeShape, ...]], AcceptanceModel] = {}
         self._at: dict[LiveRequest, str] = {}  # the target of each request that is planned for
         self._ladders: dict[LiveRequest, Ladder] = {}
-        self._draftless: set[LiveRequest] = set()
 
     def forget(self, link: TargetLink) -> None:
         """A new stream stands: what an earlier one reported, and was told, is void."""
@@ -75,22 +78,20 @@ class AdaptiveFleet:
         target = self._targets[link.address] = _Target(calibration, self._make_policy(link, calibration, now_s))
         for live in link.flights():
             if self._at.get(live) == link.address:
-                self._ladders[live] = target.policy.start(live, now_s)
+                self._ladders[live] = target.policy.start(live, now_s, num_running=link.num_flights)
 
     def start(self, link: TargetLink, live: LiveRequest) -> None:
         """Plans for the request until ``stop``, and decides whether a draft is to follow it from the start."""
         self._at[live] = link.address
         if (target := self._targets.get(link.address)) is None:
             return
-        ladder = self._ladders[live] = target.policy.start(live, self._clock())
-        if not _has_tree(ladder, max(link.load.num_requests, link.num_flights + 1)):
-            self._draftless.add(live)
+        num_running = max(link.load.num_requests, link.num_flights + 1)
+        self._ladders[live] = target.policy.start(live, self._clock(), num_running=num_running)
 
     def stop(self, live: LiveRequest) -> None:
         """Again is fine."""
         address = self._at.pop(live, None)
         self._ladders.pop(live, None)
-        self._draftless.discard(live)
         if address is not None and (target := self._targets.get(address)) is not None:
             target.policy.end(live)
 
@@ -98,12 +99,9 @@ class AdaptiveFleet:
         return self._ladders.get(live, self._fallback)
 
     def is_draftless(self, live: LiveRequest) -> bool:
-        """Whether no draft is to follow the request: it began where none would have been asked, and none was since.
-
-        To follow costs the draft the head's work for each of its tokens, prompt included, which a target on the same
-        cores or the same GPU feels. One that is asked later gets all rows from the target's pool.
-        """
-        return live in self._draftless
+        """Whether the request is planned for, and no draft is to follow it now."""
+        target = self._targets.get(self._at.get(live, ""))
+        return target is not None and not target.policy.follows(live)
 
     def take_rounds(self, link: TargetLink, rounds: Iterable[RoundReport]) -> None:
         """Before the requests that ended in them are stopped."""
@@ -112,41 +110,40 @@ class AdaptiveFleet:
 
     def take_load(self, link: TargetLink) -> list[LiveRequest]:
         """Works in the load that the link reported last. Returns the requests whose ladders changed, or that are to get
-        a draft now."""
+        a draft or to lose theirs."""
         target = self._targets.get(link.address)
         if target is None or link.load is target.load:
             return []
         target.load = link.load
         now_s = self._clock()
         target.policy.take_step(_report(link.load), now_s)
-        changed = []
-        plan = target.policy.plan(now_s) if target.policy.is_due(now_s) else {}
-        for key, ladder in plan.items():
-            assert isinstance(key, LiveRequest)
-            self._ladders[key] = ladder
-            changed.append(key)
-        asking = [live for live in self._draftless if self._at[live] == link.address and self._asks(live, link)]
-        self._draftless.difference_update(asking)
-        told = set(changed)
-        changed += [live for live in asking if live not in told]
+        changed: dict[LiveRequest, None] = {}
+        if target.policy.is_due(now_s):
+            for key, ladder in target.policy.plan(now_s).items():
+                assert isinstance(key, LiveRequest)
+                self._ladders[key] = ladder
+                changed[key] = None
+            for key in target.policy.revise_following(now_s):
+                assert isinstance(key, LiveRequest)
+                changed[key] = None
         if target.policy.joined != target.joined:
             target.joined = target.policy.joined
             link.set_batch_policy(join_rounds=target.joined)
-        return changed
-
-    def _asks(self, live: LiveRequest, link: TargetLink) -> bool:
-        return _has_tree(self.ladder(live), max(link.load.decoding_requests, 1))
+        return list(changed)
 
     def _calibrate(self, link: TargetLink) -> _Calibration | None:
         assert link.info is not None
         slowest: dict[tuple[TreeShape, int], float] = {}
+        shares_host = False
         for draft in self._fleet.drafts:
             if draft.info is not None and draft.info.head == link.info.head:
+                shares_host |= _host(draft.address) == _host(link.address)
                 for shape, sessions, ms in draft.info.propose_times:
                     slowest[shape, sessions] = max(ms, slowest.get((shape, sessions), 0.0))
         if not slowest or not link.info.step_times:
             return None
-        return _Calibration(link.info.step_times, tuple((*key, ms) for key, ms in slowest.items()))
+        proposals = tuple((*key, ms) for key, ms in slowest.items())
+        return _Calibration(link.info.step_times, proposals, shares_host)
 
     def _make_policy(self, link: TargetLink, calibration: _Calibration, now_s: float) -> TargetPolicy:
         assert link.info is not None
@@ -154,13 +151,13 @@ class AdaptiveFleet:
         key = link.info.head, tuple(proposals.growths)
         if key not in self._models:
             self._models[key] = AcceptanceModel(ShapeMenu(proposals.growths))
-        costs = CostModel(StepTable(calibration.steps), proposals)
-        return TargetPolicy(self._models[key], costs, self._settings, now_s=now_s)
+        costs = CostModel(StepTable(calibration.steps), proposals, shares_host=calibration.shares_host)
+        settings = PlannerSettings(default=self._default, shares_host=calibration.shares_host)
+        return TargetPolicy(self._models[key], costs, settings, now_s=now_s)
 
 
-def _has_tree(ladder: Ladder, decoding: int) -> bool:
-    bounds = ((rung.max_running_requests, rung.shape) for rung in ladder)
-    return next((shape for bound, shape in bounds if not bound or decoding <= bound), None) is not None
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 def _report(load: TargetLoad) -> StepReport:

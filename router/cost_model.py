@@ -36,6 +36,8 @@ class Batch:
 class Costs(Protocol):
     """What times are asked of."""
 
+    follow_ms: float  # that a prompt's token costs beside its step, where a draft follows it on the target's own host
+
     def step_ms(self, rows: Floats, batch: Batch) -> Floats:
         """Of a step with so many rows, prompt tokens included. [...], of the shape of rows."""
 
@@ -52,7 +54,9 @@ class CostModel:
     between two of a draft on the same cores finds its caches cold, so no scale makes a table right everywhere.
     """
 
-    def __init__(self, steps: StepTable, proposals: ProposeTable) -> None:
+    def __init__(self, steps: StepTable, proposals: ProposeTable, *, shares_host: bool = False) -> None:
+        """shares_host: what a draft computes is taken from the target."""
+        self.follow_ms = proposals.row_ms if shares_host else 0.0
         self.steps = steps
         self.proposals = proposals
         self._step_fit = LeakyFit((1.0, 0.0, 0.0, 0.0), (0.2, 0.2, 0.5, 0.5), least=_LEAST_STEP, forget=_FORGET)
@@ -99,6 +103,7 @@ class _Hopeful:
     """The same costs as short as they may turn out to be."""
 
     def __init__(self, costs: CostModel, steps: LocalRatios, waits: Mapping[TreeShape, LocalRatios]) -> None:
+        self.follow_ms = costs.follow_ms
         self._costs = costs
         self._steps = steps
         self._waits = waits

@@ -12,6 +12,8 @@ from paceline.types import TreeShape
 
 Floats = NDArray[np.float64]
 
+_ROUND_ROWS = 2  # with which proposals are measured
+
 
 class StepTable:
     """Milliseconds of a step by its rows; straight lines between, and past the last two points. Immutable.
@@ -32,14 +34,17 @@ class StepTable:
         """Of the smallest step."""
         return float(self._ys[0])
 
+    @property
+    def slope(self) -> float:
+        """Milliseconds a row between the last two points; 0 where there is one."""
+        if len(self._xs) == 1:
+            return 0.0
+        return float((self._ys[-1] - self._ys[-2]) / (self._xs[-1] - self._xs[-2]))
+
     def at(self, rows: Floats) -> Floats:
         """[...], of the shape of rows."""
-        inside: Floats = np.interp(rows, self.rows, self.ms)
-        if len(self._xs) == 1:
-            return inside
-        slope = (self._ys[-1] - self._ys[-2]) / (self._xs[-1] - self._xs[-2])
-        beyond: Floats = inside + slope * np.maximum(rows - self._xs[-1], 0.0)
-        return beyond
+        ms: Floats = np.interp(rows, self.rows, self.ms) + self.slope * np.maximum(rows - self._xs[-1], 0.0)
+        return ms
 
     def at_one(self, rows: float) -> float:
         """``at`` of one number, in a tenth of its time."""
@@ -54,25 +59,44 @@ class StepTable:
 class ProposeTable:
     """Milliseconds from a batch of asks to its trees, by growth and number of sessions. Immutable.
 
-    As with steps, a growth takes no longer than what was measured of one that covers it.
+    As with steps, a growth takes no longer than what was measured of one that covers it. One that was measured at a
+    single size, for it took long, grows with the sessions as the one that was measured at most.
     """
 
     def __init__(self, times: Iterable[tuple[TreeShape, int, float]]) -> None:
         """times: growth, sessions and milliseconds; any order."""
         measured = list(times)
         groups: dict[TreeShape, list[tuple[float, float]]] = {}
-        for growth, sessions, _ in measured:
-            bound = min(ms for other, count, ms in measured if count >= sessions and covers(other, growth))
-            groups.setdefault(growth, []).append((sessions, bound))
+        for growth, count, _ in measured:
+            bound = min(ms for other, most, ms in measured if most >= count and covers(other, growth))
+            groups.setdefault(growth, []).append((float(count), bound))
+        longest = max(groups.values(), key=len)
+        best = StepTable(longest)
+        for pairs in groups.values():
+            if len(pairs) == 1:
+                (sessions, ms), factors = pairs[0], best.ms / best.at_one(pairs[0][0])
+                further = zip(best.rows.tolist(), factors.tolist(), strict=True)
+                pairs += [(more, ms * factor) for more, factor in further if more > sessions]
         self._tables: Mapping[TreeShape, StepTable] = {growth: StepTable(pairs) for growth, pairs in groups.items()}
 
     @property
     def growths(self) -> Sequence[TreeShape]:
         return tuple(self._tables)
 
+    @property
+    def row_ms(self) -> float:
+        """Of one row more, as the growth that tells it best was measured; 0 where none was at two sizes."""
+        tables = [(growth, table) for growth, table in self._tables.items() if len(table.rows) > 1]
+        return min((table.slope / rows_of_session(growth) for growth, table in tables), default=0.0)
+
     def of(self, growth: TreeShape) -> StepTable:
         """By sessions instead of rows. The growth is one of ``growths``."""
         return self._tables[growth]
+
+
+def rows_of_session(growth: TreeShape) -> int:
+    """That one session runs through the head for a tree: those of its last round, and the levels past the first."""
+    return _ROUND_ROWS + (growth.num_steps - 1) * growth.eagle_topk
 
 
 def covers(large: TreeShape, small: TreeShape) -> bool:

@@ -139,14 +139,16 @@ class Goodput:
 
         bare = step(work.rows)
         prompt_share = np.minimum(1.0, prompts.steps_per_s * (bare + work.wait) / 1e3)
-        by_prompt = step(work.rows + prompts.tokens_per_step) - bare
+        by_draft = self._costs.follow_ms * prompts.tokens_per_step * work.num_on / sizes
+        by_prompt = step(work.rows + prompts.tokens_per_step) - bare + by_draft
         verify = bare + prompt_share * by_prompt
         together = (work.on_tokens + work.num_off) / (verify + work.wait)
         # Apart: plain requests, or a prompt, step while the trees are on their way.
         has_plain = work.num_off > 1e-9 * sizes
         idle = step(work.num_off)
         between = np.where(has_plain, np.maximum(1.0, np.ceil(work.wait / idle)), prompt_share)
-        filler = np.where(has_plain, idle + prompt_share * by_prompt, step(work.num_off + prompts.tokens_per_step))
+        alone = step(work.num_off + prompts.tokens_per_step) + by_draft
+        filler = np.where(has_plain, idle + prompt_share * by_prompt, alone)
         spent = verify + between * filler + np.where(has_plain, 0.0, (1.0 - prompt_share) * work.wait)
         apart = (work.on_tokens + (1.0 + between * has_plain) * work.num_off) / spent
         joined = (work.num_on > 0) & (together > apart)

@@ -12,18 +12,20 @@ _MEMORY = 100.0  # observations of a point
 _DOUBT = 0.1  # share that an expected time may be too long by, where nothing was seen
 _DOUBT_SEEN = 8.0  # observations that halve it
 _KNOWN = 4.0  # observations after which a point bounds smaller ones that were seen less often
+_MORE_POINTS = np.array([2.0, 4, 8, 16, 32, 64, 128, 256, 512])  # past the last that was measured
 
 
 class LocalRatios:
     """Logarithms of ratios at the points of a table, straight between; each learns from what is seen beside it.
 
     A point keeps what it learnt while others are used: what plain steps take is known through a long time of trees.
-    Where little was seen of one, it takes no longer than larger ones that are known.
+    It takes no longer than a larger one that is known and was seen as often. A machine that was busy at warm-up has
+    measured small sizes alone: the points go on past them.
     """
 
     def __init__(self, table: StepTable) -> None:
-        self._points = table.rows
-        self._log_ms: Floats = np.log(np.maximum(table.ms, 1e-6))
+        self._points: Floats = np.append(table.rows, _MORE_POINTS[table.rows[-1] < _MORE_POINTS])
+        self._log_ms: Floats = np.log(np.maximum(table.at(self._points), 1e-6))
         self._logs: Floats = np.zeros(len(self._points))  # learnt
         self._used: Floats = self._logs  # these, within their bounds
         self._seen: Floats = np.zeros(len(self._points))
@@ -61,6 +63,6 @@ class LocalRatios:
         for point, weight in {left: 1.0 - share, right: share}.items():
             self._logs[point] += gain * weight / total * (ratio - 1.0)
             self._seen[point] = min(self._seen[point] + weight, _MEMORY)
-        known = np.where(self._seen >= _KNOWN, self._logs + self._log_ms, np.inf)
-        bounds = np.minimum.accumulate(known[::-1])[::-1] - self._log_ms
-        self._used = np.where(self._seen >= _KNOWN, self._logs, np.minimum(self._logs, bounds))
+        known = self._seen >= np.maximum(self._seen, _KNOWN)[:, None]  # [points, larger ones]
+        bounds = np.where(np.triu(known, 1), self._logs + self._log_ms, np.inf).min(axis=1) - self._log_ms
+        self._used = np.minimum(self._logs, bounds)

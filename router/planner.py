@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,6 +80,10 @@ class TargetPlanner:
         """The request's place in ``skills``; None for one that is not here."""
         member = self._members.get(key)
         return None if member is None else member.slot
+
+    def ladders(self) -> Iterator[tuple[Hashable, Ladder]]:
+        """Of every request, what it was told."""
+        return ((key, member.ladder) for key, member in self._members.items())
 
     def add(self, key: Hashable, now_s: float) -> Ladder:
         """The ladder of a new request."""

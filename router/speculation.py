@@ -68,7 +68,9 @@ class SpeculationControl:
         if self._is_adaptive:
             changed = self._adaptive.take_load(link)
             for live in changed:
-                if not live.draft and self._wants_draft(live):
+                if not self._wants_draft(live):
+                    self._name_draft(live, "")
+                elif not live.draft:
                     self._name_draft(live, self._best_draft(link))
             self._send(link, changed)
 
@@ -82,8 +84,9 @@ class SpeculationControl:
             self._adaptive.refresh(link)
         head, links = link.info.head, link.load.draft_links or {}
         for live in link.flights():
-            if self._wants_draft(live):
-                self._name_draft(live, keep_draft(live.draft, self._fleet.draft_views(), head, links=links))
+            wants = self._wants_draft(live)
+            draft = keep_draft(live.draft, self._fleet.draft_views(), head, links=links) if wants else ""
+            self._name_draft(live, draft)
         self._send(link, link.flights())
 
     def _wants_draft(self, live: LiveRequest) -> bool:

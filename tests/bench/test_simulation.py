@@ -141,6 +141,29 @@ def test_services_that_measured_each_other_cost_little_from_the_first_request_on
     assert rate(of, router, load, after_s=0.0) >= 0.95 * best_fixed(of, load, 0.0)
 
 
+def test_on_shared_cores_requests_that_decode_plainly_are_not_followed_for_long() -> None:
+    of, load = world("cpu_135m"), steady(16, 12.0)
+    unaware = dataclasses.replace(of, follow_ms=0.0)
+    best = best_fixed(of, load, 0.0)
+    assert rate(of, SimAdaptive(of), load, after_s=0.0) >= 0.96 * best
+    assert rate(of, SimAdaptive(unaware), load, after_s=0.0) < 0.95 * best, "what a draft's work costs does not show"
+
+
+@pytest.mark.parametrize("in_flight", [4, *(slow(load) for load in (1, 8))])
+def test_a_warm_up_cut_short_by_a_busy_machine_costs_little(in_flight: int) -> None:
+    of = world("cpu_135m")
+    alone = [(growth, 1, 2.0 * float(of.proposals.of(growth).ms[0])) for growth in of.proposals.growths]
+    measured = of.proposals.of(of.proposals.growths[0])
+    cut = dataclasses.replace(
+        of,
+        steps=StepTable([(1, 70.0), (2, 76.0)]),
+        proposals=ProposeTable([*alone, (of.proposals.growths[0], 4, 2.0 * measured.at_one(4))]),
+    )
+    load = steady(in_flight, 12.0)
+    router = SimAdaptive(cut, PlannerSettings(default=TreeShape(2, 3, 5)))
+    assert rate(of, router, load, after_s=0.0) >= 0.94 * best_fixed(of, load, 0.0)
+
+
 @pytest.mark.parametrize("in_flight", [2, slow(32)])
 def test_a_draft_that_is_slower_than_it_measured_is_left_alone(in_flight: int) -> None:
     calibration = world("h200_8b")

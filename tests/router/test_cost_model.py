@@ -152,3 +152,32 @@ def test_a_small_step_takes_no_longer_than_a_large_one_that_is_known() -> None:
     for _ in range(20):
         costs.observe_step(32, ALONE, 65.0)
     assert expected(costs, 16) <= 1.05 * expected(costs, 32)
+
+
+def test_a_growth_measured_at_one_size_grows_with_its_sessions_as_the_best_measured_one() -> None:
+    table = ProposeTable([(CHAIN, 1, 2.0), (CHAIN, 4, 4.0), (CHAIN, 16, 12.0), (TREE, 1, 10.0)])
+    assert table.of(TREE).at(np.array([1.0, 4.0, 16.0])) == pytest.approx([10.0, 20.0, 60.0])
+
+
+def test_sizes_past_a_short_warm_up_are_learnt_each_for_itself() -> None:
+    costs = CostModel(StepTable([(1, 20.0), (2, 40.0)]), PROPOSALS)
+    for _ in range(100):
+        for rows, ms in ((1, 20.0), (4, 27.0), (8, 31.0), (16, 43.0)):
+            costs.observe_step(rows, ALONE, ms)
+    assert expected(costs, 4) == pytest.approx(27.0, rel=0.1)
+    assert expected(costs, 16) == pytest.approx(43.0, rel=0.1)
+
+
+def test_a_size_seen_seldom_and_at_a_bad_time_takes_no_longer_than_a_larger_one() -> None:
+    costs = CostModel(StepTable([(1, 20.0), (8, 30.0)]), PROPOSALS)
+    for _ in range(8):
+        costs.observe_step(1, ALONE, 60.0)
+    for _ in range(100):
+        costs.observe_step(8, ALONE, 30.0)
+    assert expected(costs, 1) <= 1.15 * expected(costs, 8)
+
+
+def test_on_one_host_a_prompt_costs_what_its_rows_take_the_draft() -> None:
+    proposals = ProposeTable([(CHAIN, 4, 5.0), (CHAIN, 16, 17.0)])
+    assert CostModel(STEPS, proposals, shares_host=True).follow_ms == pytest.approx(0.25)
+    assert CostModel(STEPS, proposals).follow_ms == 0.0
