@@ -62,7 +62,8 @@ class RouterConfig(ServiceFlags):
     client_buffer_tokens: int = flag(4096, help="tokens kept for a client that reads too slowly; then it is cut off")
     speculative_policy: str | None = flag(
         None,
-        help="when to speculate; unset: threshold if --speculative-disable-batch-threshold is given, else always",
+        help="when to speculate; unset: threshold with --speculative-disable-batch-threshold, always with a tree other "
+        "than the default one, else adaptive",
         choices=tuple(kind.value for kind in PolicyKind),
     )
     speculative_disable_batch_threshold: int | None = flag(
@@ -110,7 +111,7 @@ class RouterConfig(ServiceFlags):
         elif threshold is not None:
             kind = PolicyKind.THRESHOLD
         else:
-            kind = PolicyKind.ALWAYS
+            kind = PolicyKind.ADAPTIVE if shape == DEFAULT_TREE else PolicyKind.ALWAYS
         return Policy(kind, shape, threshold=threshold or 0, hysteresis=self.speculative_hysteresis)
 
     def weights(self) -> dict[str, float]:

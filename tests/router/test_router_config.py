@@ -16,9 +16,9 @@ def parsed(*argv: str) -> RouterConfig:
     return parse_flags(RouterConfig, argv, prog="router")
 
 
-def test_the_default_is_always_the_default_tree() -> None:
+def test_the_default_adapts_and_begins_with_the_default_tree() -> None:
     policy = parsed().policy()
-    assert policy.kind is PolicyKind.ALWAYS
+    assert policy.kind is PolicyKind.ADAPTIVE
     assert policy.shape == DEFAULT_TREE
 
 

@@ -30,7 +30,7 @@ async def test_a_submission_carries_draft_shape_and_reason(make_target, make_dra
     rig, stream = await up(make_target, make_rig, [draft])
     call = rig.generate()
     decision = (await stream.next_submission()).decision
-    assert (decision.draft, decision.reason) == (draft.address, "policy:always")
+    assert (decision.draft, decision.reason) == (draft.address, "policy:adaptive")
     assert [(rung.max_running_requests, rung.shape) for rung in decision.ladder] == [(0, SHAPE)]
     call.cancel()
 
