@@ -17,7 +17,8 @@ from engine.pages import PageAllocator, PageTable
 from kernels.cpu_ops.native import NativeKernels
 from kernels.cpu_ops.ops import CpuOps
 from kernels.reference.ops import ReferenceOps
-from tests.support.tiny_draft import DRAFT_VOCAB, random_prompt, save_tiny_draft
+from paceline.tree import MAX_NODES
+from tests.support.tiny_draft import CONTEXT, DRAFT_VOCAB, random_prompt, save_tiny_draft
 
 _native = pytest.importorskip("kernels.cpu_ops._native", reason="the C extension is not built here")
 
@@ -93,6 +94,26 @@ def test_a_token_or_position_out_of_range_is_an_error_before_anything_is_written
     with pytest.raises(IndexError, match=message):
         model.grow(trees, cache)
     assert not cache.k.any()
+
+
+@pytest.mark.parametrize("propose", [None, GREEDY], ids=["no tree", "a tree"])
+def test_rows_stand_anywhere_from_the_first_position_to_the_last(
+    model: HeadModel, propose: ProposeParams | None
+) -> None:
+    (item,) = _items([propose], seed=0)
+    shapes = [None if propose is None else item.fitted_shape(DRAFT_VOCAB)]
+    trees = greedy_trees([replace(item, tokens=item.tokens[:1], features=item.features[:1])], shapes, dtype=model.dtype)
+    cache = model.make_cache(NUM_PAGES, PAGE_SIZE)
+    num_positions = CONTEXT + MAX_NODES
+    trees = replace(trees, page_ids=np.arange(num_positions // PAGE_SIZE + 1, dtype=np.int32))
+    last = num_positions - (1 if propose is None else propose.num_steps)
+    for place in (0, last):
+        trees.asks[0, 0] = place
+        assert model.grow(trees, cache) is not None
+    for place in (-1, last + 1):
+        trees.asks[0, 0] = place
+        with pytest.raises(IndexError, match="position"):
+            model.grow(trees, cache)
 
 
 def test_pages_outside_the_cache_are_refused(model: HeadModel) -> None:

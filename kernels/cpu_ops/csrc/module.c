@@ -55,7 +55,7 @@ PyDoc_STRVAR(pack_doc,
              "pack(isa, weight, out, n, k, item_size)\n"
              "out = the row-major weight[n, k] in the order that the products of this instruction set read; see linear.inc.");
 
-static PyObject *pack(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *pack(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[6];
     if (!read_integers(args, given, v, 6)) return NULL;
     const Isa *isa = isa_at(v[0]);
@@ -69,7 +69,7 @@ PyDoc_STRVAR(pack_rounded_doc,
              "out = the row-major int8 weight[n, k] in the order that the products of this instruction set read; see rounded.inc.\n"
              "k is a multiple of 32. The fp32 scales of the rows are to follow it in memory.");
 
-static PyObject *pack_rounded(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *pack_rounded(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[5];
     if (!read_integers(args, given, v, 5)) return NULL;
     const Isa *isa = isa_at(v[0]);
@@ -83,7 +83,7 @@ PyDoc_STRVAR(linear_doc,
              "out[m, n] = x[m, k] @ weight[n, k].T + bias[n]. Addresses of row-major data, the weight packed; x, weight and\n"
              "bias are bf16 or all fp32, or the weight is rounded; bias 0 for none. Releases the GIL. MemoryError when the scratch of m rows cannot be had.");
 
-static PyObject *linear(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *linear(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[12];
     if (!read_integers(args, given, v, 12)) return NULL;
     const Isa *isa = isa_at(v[0]);
@@ -103,7 +103,7 @@ PyDoc_STRVAR(rms_norm_doc,
              "out = rms_norm(x) * weight over rows of width; residual 0 for none, else residual += x first and\n"
              "out = rms_norm(residual) * weight. All of one type; out may be x.");
 
-static PyObject *rms_norm(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *rms_norm(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[9];
     if (!read_integers(args, given - 1, v, 9)) return NULL;
     const double eps = PyFloat_AsDouble(args[9]);
@@ -120,7 +120,7 @@ PyDoc_STRVAR(silu_mul_doc,
              "silu_mul(isa, gate_up, out, rows, width, is_bf16, num_threads)\n"
              "out[rows, width] = silu(gate) * up of gate_up[rows, 2 * width].");
 
-static PyObject *silu_mul(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *silu_mul(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[7];
     if (!read_integers(args, given, v, 7)) return NULL;
     const Isa *isa = isa_at(v[0]);
@@ -134,7 +134,7 @@ PyDoc_STRVAR(rope_doc,
              "rope(isa, q, k, cos_sin, rows, q_stride, k_stride, q_heads, k_heads, head_dim, is_bf16, num_threads)\n"
              "Rotates q and k by halves in place. Strides are elements from row to row; cos_sin is fp32 [rows, head_dim].");
 
-static PyObject *rope(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *rope(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[12];
     if (!read_integers(args, given, v, 12)) return NULL;
     const Isa *isa = isa_at(v[0]);
@@ -150,7 +150,7 @@ PyDoc_STRVAR(append_doc,
              "cache[slots[i]] = src row i. src_stride in bytes, slots int64. IndexError, before anything is written,\n"
              "where a slot is not in [0, num_slots).");
 
-static PyObject *append(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *append(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[7];
     if (!read_integers(args, given, v, 7)) return NULL;
     const int64_t *slots = (const int64_t *)v[2];
@@ -165,7 +165,7 @@ PyDoc_STRVAR(attention_doc,
              "          head_dim, page_size, is_bf16, num_threads, scale)\n"
              "Attention of the rows that the tiles cover; kernels/cpu_ops/attention.py makes the tiles. Releases the GIL.");
 
-static PyObject *attention(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *attention(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[16];
     if (!read_integers(args, given - 1, v, 16)) return NULL;
     const double scale = PyFloat_AsDouble(args[16]);
@@ -192,7 +192,7 @@ PyDoc_STRVAR(attention_block_doc,
              "A layer's attention from the normed rows to what it adds to the residual; see block.h. Addresses that are 0:\n"
              "the layer has no such weight. Releases the GIL. IndexError as append.");
 
-static PyObject *attention_block(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *attention_block(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[29];
     if (!read_integers(args, given - 2, v, 29)) return NULL;
     const double eps = PyFloat_AsDouble(args[29]), scale = PyFloat_AsDouble(args[30]);
@@ -220,7 +220,7 @@ PyDoc_STRVAR(mlp_doc,
              "mlp(isa, x, gate_up, is_rounded, down, is_rounded, out, rows, hidden, inner, is_bf16, num_threads)\n"
              "out = down(silu(gate) * up) of x[rows, hidden], the gate's rows first in gate_up. Releases the GIL.");
 
-static PyObject *mlp(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *mlp(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[12];
     if (!read_integers(args, given, v, 12)) return NULL;
     const Isa *isa = isa_at(v[0]);
@@ -258,7 +258,7 @@ PyDoc_STRVAR(head_forward_doc,
              "A draft head's layer; see head.h. Releases the GIL. IndexError, before anything is written, for a token, position\n"
              "or slot out of range.");
 
-static PyObject *head_forward(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *head_forward(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[43];
     if (!read_integers(args, given - 3, v, 43)) return NULL;
     const double eps = PyFloat_AsDouble(args[43]), norms_eps = PyFloat_AsDouble(args[44]), scale = PyFloat_AsDouble(args[45]);
@@ -302,7 +302,7 @@ PyDoc_STRVAR(head_best_doc,
              "The k likeliest draft tokens of each of hidden[rows, width]: fp32 log-probabilities and int64 target ids [rows, k],\n"
              "descending, ties to the lower draft id. norm 0 for none. Releases the GIL.");
 
-static PyObject *head_best(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *head_best(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[14];
     if (!read_integers(args, given - 1, v, 14)) return NULL;
     const double eps = PyFloat_AsDouble(args[14]);
@@ -331,7 +331,7 @@ PyDoc_STRVAR(head_trees_doc,
              "page_ids int32, all within the caches. Releases the GIL. IndexError, before anything is written, for a token or\n"
              "position out of range.");
 
-static PyObject *head_trees(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *head_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[48];
     if (!read_integers(args, given - 3, v, 48)) return NULL;
     const double eps = PyFloat_AsDouble(args[48]), norms_eps = PyFloat_AsDouble(args[49]), scale = PyFloat_AsDouble(args[50]);
@@ -347,8 +347,10 @@ static PyObject *head_trees(PyObject *self, PyObject *const *args, Py_ssize_t gi
     job.head.attention.v_cache = (void *)v[46];
     if (!check_indices(job.tokens, v[41], v[2], "token")) return NULL;
     for (int64_t i = 0; i < job.num_asks; i++) {
-        const int64_t last = job.asks[i].base_len + job.asks[i].num_rows + job.asks[i].num_steps - 2;
-        if (!check_indices(&last, 1, v[4], "position")) return NULL;
+        const int64_t levels = job.asks[i].num_steps > 1 ? job.asks[i].num_steps - 1 : 0; /* past the rows */
+        const int64_t last = job.asks[i].base_len + job.asks[i].num_rows - 1 + levels;
+        if (!check_indices(&job.asks[i].base_len, 1, v[4], "position") || !check_indices(&last, 1, v[4], "position"))
+            return NULL;
     }
     int done;
     Py_BEGIN_ALLOW_THREADS
@@ -363,7 +365,7 @@ PyDoc_STRVAR(top_k_doc,
              "The k <= width largest of each row of fp32 scores[rows, width], descending, ties to the lowest index: fp32 values\n"
              "and int64 indices [rows, k]; with is_log_prob, values of log_softmax(scores).");
 
-static PyObject *top_k(PyObject *self, PyObject *const *args, Py_ssize_t given) {
+static PyObject *top_k(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     int64_t v[9];
     if (!read_integers(args, given, v, 9)) return NULL;
     const Isa *isa = isa_at(v[0]);
@@ -376,7 +378,7 @@ static PyObject *top_k(PyObject *self, PyObject *const *args, Py_ssize_t given) 
 
 PyDoc_STRVAR(isas_doc, "isas() -> the names of the instruction sets that this CPU runs, best first.");
 
-static PyObject *isas(PyObject *self, PyObject *unused) {
+static PyObject *isas(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(args)) {
     const Isa *table[NUM_ISAS];
     const int count = supported_isas(table);
     PyObject *names = PyTuple_New(count);
