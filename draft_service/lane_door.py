@@ -9,6 +9,7 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from paceline.errors import ConfigError, UnavailableError, WireError
 from paceline.frames import frame, read_frame
@@ -38,7 +39,7 @@ class LaneDoor:
         self._listener = _listen(host, port)
         self.port: int = self._listener.getsockname()[1]
         self._offers: set[LaneOffer] = set()
-        self._strangers: dict[asyncio.Task[bool], socket.socket] = {}  # the oldest first
+        self._strangers: dict[asyncio.Task[bool], None] = {}  # the oldest first
         self._accepting = asyncio.get_running_loop().create_task(self._accept(), name="lane door")
 
     def offer(self, take: Callable[[socket.socket], None]) -> LaneOffer:
@@ -70,11 +71,11 @@ class LaneDoor:
                 continue
             if len(self._strangers) >= MAX_STRANGERS:
                 oldest = next(iter(self._strangers))
-                self._strangers.pop(oldest).close()
+                del self._strangers[oldest]
                 oldest.cancel()
             task = loop.create_task(self._admit(sock))
-            self._strangers[task] = sock
-            task.add_done_callback(self._settle)
+            self._strangers[task] = None
+            task.add_done_callback(partial(self._settle, sock))
 
     async def _admit(self, sock: socket.socket) -> bool:
         """Whether an offer took the connection."""
@@ -92,9 +93,10 @@ class LaneDoor:
             return False
         return True
 
-    def _settle(self, task: asyncio.Task[bool]) -> None:
-        sock = self._strangers.pop(task, None)
-        if sock is not None and (task.cancelled() or not task.result()):
+    def _settle(self, sock: socket.socket, task: asyncio.Task[bool]) -> None:
+        """Closes what no offer took, once the event loop has let go of it."""
+        self._strangers.pop(task, None)
+        if task.cancelled() or not task.result():
             sock.close()
 
     def _offer_of(self, token: bytes) -> LaneOffer | None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from paceline.errors import PacelineError, UnavailableError
 from paceline.frames import frame, read_frame
@@ -128,12 +129,21 @@ async def knock(address: str, offer: LaneOffer) -> socket.socket:
 
 
 async def _connected(host: str, port: int) -> socket.socket:
+    """To the first of the host's addresses that takes it. Raises OSError, the last one's."""
     loop = asyncio.get_running_loop()
-    family, kind, protocol, _, address = (await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
-    sock = socket.socket(family, kind, protocol)
+    refusal = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        try:
+            return await _connected_to(address, socket.socket(family, kind, protocol))
+        except OSError as error:
+            refusal = error
+    raise refusal
+
+
+async def _connected_to(address: Any, sock: socket.socket) -> socket.socket:
     try:
         sock.setblocking(False)
-        await loop.sock_connect(sock, address)
+        await asyncio.get_running_loop().sock_connect(sock, address)
     except BaseException:
         sock.close()
         raise
