@@ -56,9 +56,11 @@ class DraftAsker:
             if num_syncs:
                 state.sync_inflight += num_syncs
                 state.synced_at_s = asking.now_s
+                if session.sync_inflight == num_syncs:
+                    session.sync_since_s = asking.now_s
                 base = session.sent_len
             if session.sync_inflight and num_decoding > 1:
-                continue  # the others' step would wait until the draft has the prompt
+                continue  # the others' step would wait until the draft has these rows
             if shape is not None and committed_len - base <= MAX_RIDING_ROWS:
                 deadline_s = asking.now_s + asking.deadline_s
                 session.ask(committed_len, shape=shape, now_s=asking.now_s, deadline_s=deadline_s)

@@ -174,6 +174,7 @@ class DraftDesk:
         seq = state.sessions.get(event.session)
         if seq is None or seq.draft is None:
             return
+        seq.draft.sync_since_s = now_s
         if event.code is SessionCode.OK:
             seq.draft.on_synced(event.held_len, ok=True)
         elif event.code is SessionCode.LENGTH_DIFFERS and event.held_len <= seq.committed_len:
@@ -184,8 +185,8 @@ class DraftDesk:
     def check_hung(self, now_s: float) -> None:
         """Gives up a connection on which nothing came for the timeout while an answer was due.
 
-        A single session that is left without an answer for twice as long is opened anew. Looks a hundred times within
-        the timeout at most, however often it is called.
+        A single session that is left without one, to an ask or to rows, for twice as long is opened anew. Looks a
+        hundred times within the timeout at most, however often it is called.
         """
         if now_s < self._look_at_s:
             return

@@ -50,6 +50,7 @@ class DraftSession:
         "session",
         "shape",
         "sync_inflight",
+        "sync_since_s",
         "tree",
     )
 
@@ -61,6 +62,7 @@ class DraftSession:
         self.sent_len = 0
         self.held_len = 0
         self.sync_inflight = 0  # Sync messages without an acknowledgement
+        self.sync_since_s = 0.0  # when the first of them left, or one was last acknowledged
         self.is_rewinding = False  # those under way will be refused: nothing is sent before they are all answered
         self.round = 0
         self.is_asking = False
@@ -78,6 +80,11 @@ class DraftSession:
     @property
     def may_ask(self) -> bool:
         return not self.is_asking and self.tree is None and not self.is_rewinding
+
+    def is_due_since(self, time_s: float) -> bool:
+        """An answer is due to what was asked, or sent by Sync, before that time."""
+        asked = self.is_asking and self.asked_at_s < time_s
+        return asked or (self.sync_inflight > 0 and self.sync_since_s < time_s)
 
     def sync(self, num_rows: int) -> None:
         """Rows [sent_len, sent_len + num_rows) go out in one Sync message."""

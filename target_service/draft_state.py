@@ -41,7 +41,6 @@ class DraftState:
         self.connected = False
         self.lost = True
 
-    def overdue(self, asked_before_s: float) -> list[Sequence]:
-        """Requests whose ask is unanswered and older than that."""
-        drafted = [(seq, seq.draft) for seq in self.sessions.values()]
-        return [seq for seq, s in drafted if s is not None and s.is_asking and s.asked_at_s < asked_before_s]
+    def overdue(self, time_s: float) -> list[Sequence]:
+        """Requests whose session has been without an answer since then."""
+        return [seq for seq in self.sessions.values() if seq.draft is not None and seq.draft.is_due_since(time_s)]

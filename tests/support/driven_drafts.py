@@ -48,7 +48,10 @@ Propose = Callable[[Held, TreeShape], DraftTree]
 
 
 class DrivenDraft:
-    """Serves a DrivenLoop's orders at once, strictly: rows must join up. ``silent`` keeps it from answering asks."""
+    """Serves a DrivenLoop's orders at once, strictly: rows must join up.
+
+    ``silent`` keeps it from answering asks, ``withholds`` from acknowledging rows that come by Sync.
+    """
 
     def __init__(self, loop: DrivenLoop, propose: Propose, *, address: str = DRAFT) -> None:
         self.loop = loop
@@ -57,6 +60,8 @@ class DrivenDraft:
         self.epoch = 0
         self.sessions: dict[int, Held] = {}
         self.silent = False
+        self.withholds = False
+        self.withheld: list[RowsSynced] = []
         self.full = False
         self.syncs = 0
         self.asks: list[tuple[int, int, int]] = []  # session, base, rows
@@ -111,7 +116,11 @@ class DrivenDraft:
             assert sync.base_committed_len == len(held.tokens), "bulk rows leave a hole"
             held.tokens += sync.verified_id.tolist()
             held.features.append(to_tensor(sync.hidden_states))
-            self.loop.put(RowsSynced(self.at, sync.session, SessionCode.OK, len(held.tokens)))
+            acknowledged = RowsSynced(self.at, sync.session, SessionCode.OK, len(held.tokens))
+            if self.withholds:
+                self.withheld.append(acknowledged)
+            else:
+                self.loop.put(acknowledged)
         if orders.extend is not None:
             self._extend(orders.extend)
         for session in orders.releases:
