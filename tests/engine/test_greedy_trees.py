@@ -105,7 +105,7 @@ def test_rows_stand_anywhere_from_the_first_position_to_the_last(
     trees = greedy_trees([replace(item, tokens=item.tokens[:1], features=item.features[:1])], shapes, dtype=model.dtype)
     cache = model.make_cache(NUM_PAGES, PAGE_SIZE)
     num_positions = CONTEXT + MAX_NODES
-    trees = replace(trees, page_ids=np.arange(num_positions // PAGE_SIZE + 1, dtype=np.int32))
+    trees = replace(trees, page_ids=np.arange(NUM_PAGES, dtype=np.int32))
     last = num_positions - (1 if propose is None else propose.num_steps)
     for place in (0, last):
         trees.asks[0, 0] = place
