@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from bench.simulated_request import SimRequest
 from bench.simulated_router import SimRound
 from bench.simulated_world import World
@@ -22,7 +20,7 @@ class SimAdaptive:
     def __init__(self, calibration: World, settings: PlannerSettings | None = None, *, num_targets: int = 1) -> None:
         self._model = AcceptanceModel(ShapeMenu(calibration.proposals.growths))
         shares_host = calibration.follow_ms > 0
-        self._settings = dataclasses.replace(settings or PlannerSettings(), shares_host=shares_host)
+        self._settings = settings or PlannerSettings()
         self._costs = [
             CostModel(calibration.steps, calibration.proposals, shares_host=shares_host) for _ in range(num_targets)
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 
+from paceline.address import host_of
 from paceline.tls import TlsFiles, TlsIdentity
 
 PROBE_TIMEOUT_S = 2.0
@@ -28,7 +29,7 @@ def tls_fault(address: str, tls: TlsIdentity | None, details: str) -> str:
 def _fault(address: str, files: TlsFiles) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
-    host = address.rpartition(":")[0].strip("[]")
+    host = host_of(address)
     try:
         context.load_verify_locations(files.ca)
         if files.cert:

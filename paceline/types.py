@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Integral
@@ -113,6 +114,14 @@ class Rung:
     shape: TreeShape | None
 
 
+def shape_at(ladder: Iterable[Rung], running_requests: int) -> TreeShape | None:
+    """The shape of the first rung that holds at this batch size; None means plain decoding."""
+    for rung in ladder:
+        if rung.max_running_requests == 0 or running_requests <= rung.max_running_requests:
+            return rung.shape
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class SpeculationDecision:
     """The router's word for one request: on which draft, how far, and why."""
@@ -123,12 +132,7 @@ class SpeculationDecision:
 
     def shape_for(self, running_requests: int) -> TreeShape | None:
         """The shape at this batch size; None means plain decoding."""
-        if not self.draft:
-            return None
-        for rung in self.ladder:
-            if rung.max_running_requests == 0 or running_requests <= rung.max_running_requests:
-                return rung.shape
-        return None
+        return shape_at(self.ladder, running_requests) if self.draft else None
 
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.types import TreeShape
+from paceline.types import TreeShape, shape_at
 from router.acceptance import AcceptanceModel, RoundsSeen
 from router.cost_model import Batch, CostModel
 from router.following import Following
@@ -53,11 +53,10 @@ class TargetPolicy:
         self.model = model
         self.costs = costs
         self._planner = TargetPlanner(model, costs, settings)
-        self._following = Following(shares_host=settings.shares_host)
+        self._following = Following(shares_host=costs.shares_host)
         self._rounds: list[tuple[int, int, int, bool]] = []  # slot, index of the shape, accepted, late
         self._growths: set[TreeShape] = set()  # of the rounds since the last step
         self._num_late = 0  # rounds since the last step
-        self._shares_host = settings.shares_host
         self._had_prompts = False  # in the last step
         self._was_asking = False  # in the last step: a draft that has to catch up first says little about the next ones
         self._decoding = 0
@@ -83,7 +82,7 @@ class TargetPolicy:
     def start(self, key: Hashable, now_s: float, *, num_running: int = 1) -> Ladder:
         """The ladder for a request that begins. num_running: requests of the target, this one included."""
         ladder = self._planner.add(key, now_s)
-        self._following.start(key, now_s, asks=_has_tree(ladder, num_running))
+        self._following.start(key, now_s, asks=shape_at(ladder, num_running) is not None)
         return ladder
 
     def end(self, key: Hashable) -> None:
@@ -98,7 +97,7 @@ class TargetPolicy:
     def revise_following(self, now_s: float) -> list[Hashable]:
         """To be called after each plan. Returns the requests that ``follows`` answers otherwise from now on."""
         batch = max(self._decoding, 1)
-        asks = ((key, _has_tree(ladder, batch)) for key, ladder in self._planner.ladders())
+        asks = ((key, shape_at(ladder, batch) is not None) for key, ladder in self._planner.ladders())
         return self._following.revise(asks, now_s)
 
     def take_step(self, report: StepReport, now_s: float) -> None:
@@ -124,7 +123,7 @@ class TargetPolicy:
         and would look slower than they are when no tree is.
         """
         is_beside_work = self._had_prompts and not report.prefill_tokens
-        if not (self._shares_host and (is_beside_work or num_late)):
+        if not (self.costs.shares_host and (is_beside_work or num_late)):
             self.costs.observe_step(report.rows, Batch(report.requests, report.context_tokens), report.step_ms)
         num_asked = report.drafted + num_late
         is_pure = num_asked == report.requests > 0 and not report.prefill_tokens
@@ -175,8 +174,3 @@ class TargetPolicy:
         if self._prompt_steps < 1e-3:
             return Prompts()
         return Prompts(self._prompt_steps / _RATE_S, self._prompt_tokens / self._prompt_steps)
-
-
-def _has_tree(ladder: Ladder, decoding: int) -> bool:
-    bounds = ((rung.max_running_requests, rung.shape) for rung in ladder)
-    return next((shape for bound, shape in bounds if not bound or decoding <= bound), None) is not None

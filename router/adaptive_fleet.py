@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
+from paceline.address import host_of
 from paceline.types import Rung, TreeShape
 from router.acceptance import AcceptanceModel
 from router.adaptive import RoundReport, StepReport, TargetPolicy
@@ -50,7 +51,7 @@ class AdaptiveFleet:
 
     def __init__(self, fleet: Fleet, default: TreeShape, *, clock: Callable[[], float]) -> None:
         self._fleet = fleet
-        self._default = default
+        self._settings = PlannerSettings(default=default)
         self._fallback = (Rung(0, default),)
         self._clock = clock
         self._targets: dict[str, _Target] = {}
@@ -137,7 +138,7 @@ class AdaptiveFleet:
         shares_host = False
         for draft in self._fleet.drafts:
             if draft.info is not None and draft.info.head == link.info.head:
-                shares_host |= _host(draft.address) == _host(link.address)
+                shares_host |= host_of(draft.address) == host_of(link.address)
                 for shape, sessions, ms in draft.info.propose_times:
                     slowest[shape, sessions] = max(ms, slowest.get((shape, sessions), 0.0))
         if not slowest or not link.info.step_times:
@@ -152,12 +153,7 @@ class AdaptiveFleet:
         if key not in self._models:
             self._models[key] = AcceptanceModel(ShapeMenu(proposals.growths))
         costs = CostModel(StepTable(calibration.steps), proposals, shares_host=calibration.shares_host)
-        settings = PlannerSettings(default=self._default, shares_host=calibration.shares_host)
-        return TargetPolicy(self._models[key], costs, settings, now_s=now_s)
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0]
+        return TargetPolicy(self._models[key], costs, self._settings, now_s=now_s)
 
 
 def _report(load: TargetLoad) -> StepReport:

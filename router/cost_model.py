@@ -56,6 +56,7 @@ class CostModel:
 
     def __init__(self, steps: StepTable, proposals: ProposeTable, *, shares_host: bool = False) -> None:
         """shares_host: what a draft computes is taken from the target."""
+        self.shares_host = shares_host
         self.follow_ms = proposals.row_ms if shares_host else 0.0
         self.steps = steps
         self.proposals = proposals

@@ -27,7 +27,6 @@ class PlannerSettings:
     probe_loss: float = 0.01  # share of the goodput that may go into asking what drafts would be accepted now
     default: TreeShape | None = None  # what to begin with, unless the calibration promises more than trust
     trust: float = 0.2  # gain that an untested calibration must promise
-    shares_host: bool = False  # drafts run on the target's own host
 
 
 class PlanRows:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from paceline.address import host_of
 from paceline.errors import PacelineError, UnavailableError
 from paceline.frames import frame, read_frame
 from paceline.lane import Lane
@@ -111,10 +112,9 @@ async def knock(address: str, offer: LaneOffer) -> socket.socket:
 
     Raises UnavailableError, saying why, within CONNECT_TIMEOUT_S.
     """
-    host = address.rpartition(":")[0].strip("[]")
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            sock = await _connected(host, offer.port)
+            sock = await _connected(host_of(address), offer.port)
             try:
                 await asyncio.get_running_loop().sock_sendall(sock, frame(offer.token))
                 await read_frame(sock, 0)
