@@ -15,8 +15,7 @@ from bench.inflated_configs import InflatedPair
 from bench.inflated_folder import write_config, write_weights
 from engine.config import load_head_config, load_model_config
 from engine.weights.inflation import INFLATION_FILE, InflationFile, ModelDims
-from paceline.config import build_parser, flag
-from paceline.config_file import with_config_file
+from paceline.config import build_parser, flag, parse_values
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.errors import ConfigError, PacelineError
 
@@ -111,7 +110,7 @@ def _write(folder: Path, model_config: dict, file: InflationFile, *, config: Inf
 def _parse(argv: Sequence[str]) -> InflateConfig:
     parser = build_parser(InflateConfig, prog="paceline inflate")
     parser.add_argument("out", metavar="OUT", help="folder to write target and head into")
-    return InflateConfig(**vars(parser.parse_args(with_config_file(argv, parser))))
+    return InflateConfig(**parse_values(parser, argv))
 
 
 if __name__ == "__main__":

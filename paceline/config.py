@@ -36,14 +36,18 @@ def parse_flags(cls: type[ConfigT], argv: Sequence[str], *, prog: str) -> Config
     Raises ConfigError for an unknown flag or a bad value.
     """
     parser = build_parser(cls, prog=prog)
-    values = vars(parser.parse_args(with_config_file(argv, parser)))
-    return cls(**values)
+    return cls(**parse_values(parser, argv))
+
+
+def parse_values(parser: argparse.ArgumentParser, argv: Sequence[str]) -> dict[str, Any]:
+    """What the words and their --config file say, by destination; --help prints and exits 0. Raises ConfigError."""
+    return vars(parser.parse_args(with_config_file(argv, parser)))
 
 
 def build_parser(cls: type[Any], *, prog: str) -> argparse.ArgumentParser:
     """The parser of a configuration class, for parse_flags and for programs that add to it.
 
-    Its help speaks of --config: give it words that went through ``with_config_file``.
+    Its help speaks of --config: use it by ``parse_values``.
     """
     description = (cls.__doc__ or "").strip().splitlines()[0]
     parser = _Parser(prog=prog, description=description, epilog=_CONFIG_HELP, allow_abbrev=False)

@@ -21,8 +21,7 @@ from typing import IO, NoReturn
 
 from tqdm import tqdm
 
-from paceline.config import build_parser
-from paceline.config_file import with_config_file
+from paceline.config import build_parser, parse_values
 from paceline.defaults import DEFAULT_MODEL_PATH
 from paceline.errors import InvalidInputError, ModelLoadError, PacelineError, UnavailableError
 
@@ -118,7 +117,7 @@ def _parse(argv: list[str], prog: str) -> FetchConfig:
         metavar="FOLDER",
         help="folder to put it into (default: %(default)s)",
     )
-    return FetchConfig(**vars(parser.parse_args(with_config_file(argv, parser))))
+    return FetchConfig(**parse_values(parser, argv))
 
 
 def _exit_on(signum: int, _frame: object) -> NoReturn:

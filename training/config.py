@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from paceline.config import add_flags, build_parser, flag, require
-from paceline.config_file import with_config_file
+from paceline.config import add_flags, build_parser, flag, parse_values, require
 from paceline.defaults import DEFAULT_MODEL_PATH
 from paceline.errors import ConfigError, InvalidInputError
 from paceline.types import TreeShape
@@ -184,7 +183,7 @@ def parse(argv: Sequence[str]) -> TrainHeadConfig:
     parser = build_parser(RunConfig, prog=PROG)
     for title, cls in _GROUPS.items():
         add_flags(parser.add_argument_group(title), cls)
-    values = vars(parser.parse_args(with_config_file(argv, parser)))
+    values = parse_values(parser, argv)
 
     def of(cls: type[ConfigT]) -> ConfigT:
         return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})  # type: ignore[arg-type]
