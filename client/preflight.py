@@ -10,12 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from client.environment import program_environment
 from client.process import ServiceStartError
 from paceline.errors import ConfigError
 
-_SOURCE_ROOT = Path(__file__).resolve().parent.parent
 _SIDE_PORTS = ("metrics-port", "health-port", "page-port")
 
 
@@ -63,11 +62,11 @@ def check_ports(listeners: Sequence[Listener]) -> None:
 
 def check_flags(name: str, module: str, flags: Sequence[str], *, timeout_s: float) -> None:
     """Lets ``python -m MODULE FLAG... --check`` look at its flags. Raises ServiceStartError with its words and code."""
-    paths = [str(_SOURCE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     command = [sys.executable, "-m", module, *flags, "--check"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, env=program_environment(), check=False
+        )
     except subprocess.TimeoutExpired:
         raise ServiceStartError(f"the {name} did not look at its flags within {timeout_s:g} s") from None
     if done.returncode != 0:

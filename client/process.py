@@ -16,10 +16,10 @@ from typing import IO
 
 import psutil
 
+from client.environment import program_environment
 from paceline.errors import PacelineError, UnavailableError
 
 _GUARD = Path(__file__).with_name("guard.py")
-_SOURCE_ROOT = Path(__file__).resolve().parent.parent
 _READY = "ready "
 _LOG_LINES_SHOWN = 15
 _OWN_WORDS = (2, 3, 4)  # exit codes of a service that said on its last line what is wrong
@@ -85,7 +85,6 @@ class ServiceProcess:
         self._serving = False
         self._output_seen.clear()
         self._log = self.log_path.open("a", encoding="utf-8")
-        paths = [str(_SOURCE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         guard = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid())]
         self._process = subprocess.Popen(
             [*guard, *self._command, "--port", str(self._port)],
@@ -94,7 +93,7 @@ class ServiceProcess:
             stderr=self._log,
             text=True,
             start_new_session=True,  # Ctrl-C reaches the launcher alone, which stops the services in order
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            env=program_environment(),
         )
         self._reader = threading.Thread(target=self._read_output, args=(self._process, self._log), daemon=True)
         self._reader.start()

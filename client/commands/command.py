@@ -7,15 +7,13 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from client.environment import program_environment
 from paceline.config import build_parser, parse_flags
 from paceline.config_file import with_config_file
 
 ConfigT = TypeVar("ConfigT")
-
-_SOURCE_ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,6 @@ def parse(cls: type[ConfigT], argv: Sequence[str], *, command: str) -> ConfigT:
 
 def become(command: str, module: str, argv: Sequence[str]) -> NoReturn:
     """``paceline COMMAND`` turns into MODULE.main, for what the client's room may not import."""
-    paths = [str(_SOURCE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     start = [sys.executable, "-m", "client.start", f"paceline {command}", module]
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    os.execve(sys.executable, [*start, *argv], environment)
+    os.execve(sys.executable, [*start, *argv], program_environment())
