@@ -252,7 +252,10 @@ async def test_the_load_is_reported_at_once_and_when_it_changes(serve: Serve) ->
         assert first.free_pages == first.num_pages == running.service.info.num_pages
         assert first.incarnation == running.service.info.incarnation
         target = await running.connect()
-        await target.send(open=[(1, 64)], parts=[Part(1, 1, 0, random_prompt(200)[:60])])
+        prompt = random_prompt(60)
+        await target.send(open=[(1, 64)])
+        for num_rows in range(1, 61):  # one step alone is less than busy is rounded to
+            await target.ask(1, num_rows, prompt[:num_rows], base_len=num_rows - 1)
         seen = [await watch.read()]
         while not (seen[-1].busy > 0 and seen[-1].propose_ms > 0):
             seen.append(await watch.read())
