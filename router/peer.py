@@ -25,6 +25,7 @@ class PeerInfo:
     max_running_requests: int
     eos_token_ids: frozenset[int]
     step_times: tuple[tuple[int, float], ...] = ()  # of a target's warm-up: rows and ms
+    overlaps_rounds: bool = False  # of a target: it verifies one half's trees while the other half's are drafted
     propose_times: tuple[tuple[TreeShape, int, float], ...] = ()  # of a draft's: shape, sessions and ms
 
 
@@ -44,6 +45,7 @@ class TargetLoad:
     context_tokens: int = 0  # committed, of the requests that verified in it
     verified_requests: int = 0
     drafted_requests: int = 0  # of them with more than one node
+    tree_turnaround_ms: float = 0.0  # from the first ask for the step's trees until the last of them was there
     mean_accepted_length: float = 0.0  # over the last speculative rounds, the extra token included
     accepted_by_depth: tuple[float, ...] = ()  # share of these rounds that accepted at least 1, 2, ... drafts
 

@@ -103,6 +103,7 @@ def decode_info(message: common_pb2.ServiceInfo) -> PeerInfo:
         max_running_requests=message.max_running_requests,
         eos_token_ids=frozenset(message.eos_token_ids),
         step_times=tuple((time.rows, time.ms) for time in message.step_times),
+        overlaps_rounds=message.overlaps_rounds,
         propose_times=tuple((decode_tree_shape(time.shape), time.sessions, time.ms) for time in message.propose_times),
     )
 
@@ -122,6 +123,7 @@ def decode_target_load(message: target_pb2.LoadReport) -> TargetLoad:
         context_tokens=message.context_tokens,
         verified_requests=message.verified_requests,
         drafted_requests=message.drafted_requests,
+        tree_turnaround_ms=message.tree_turnaround_ms,
         mean_accepted_length=message.mean_accepted_length,
         accepted_by_depth=tuple(message.accepted_by_depth),
     )

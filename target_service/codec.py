@@ -144,6 +144,7 @@ def encode_load(load: Load) -> target_pb2.LoadReport:
         context_tokens=load.step.context_tokens,
         verified_requests=load.step.verified_requests,
         drafted_requests=load.step.drafted_requests,
+        tree_turnaround_ms=load.step.tree_turnaround_ms,
         mean_accepted_length=load.mean_accepted_length,
         accepted_by_depth=load.accepted_by_depth,
         draining=load.draining,

@@ -20,12 +20,13 @@ class StepFigures:
 
     rows: int = 0
     prefill_tokens: int = 0
-    step_ms: float = 0.0
+    step_ms: float = 0.0  # of one that was launched before the last was over: from that one's end
     forward_ms: float = 0.0
     tree_wait_ms: float = 0.0  # before the step, for trees alone
     context_tokens: int = 0  # committed, of the requests that verified
     verified_requests: int = 0
     drafted_requests: int = 0  # of them with more than one node
+    tree_turnaround_ms: float = 0.0  # from the first ask for the step's trees until the last of them was there
 
 
 @dataclass(frozen=True, slots=True)

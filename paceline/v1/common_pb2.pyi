@@ -136,7 +136,7 @@ class ProposeTime(_message.Message):
     def __init__(self, shape: _Optional[_Union[TreeShape, _Mapping]] = ..., sessions: _Optional[int] = ..., ms: _Optional[float] = ...) -> None: ...
 
 class ServiceInfo(_message.Message):
-    __slots__ = ("service", "version", "incarnation", "model_name", "model_fingerprint", "head_fingerprint", "tokenizer_fingerprint", "feature_id", "vocab_size", "context_length", "feature_size", "dtype", "device", "tp_size", "page_size", "num_pages", "max_running_requests", "eos_token_ids", "step_times", "propose_times")
+    __slots__ = ("service", "version", "incarnation", "model_name", "model_fingerprint", "head_fingerprint", "tokenizer_fingerprint", "feature_id", "vocab_size", "context_length", "feature_size", "dtype", "device", "tp_size", "page_size", "num_pages", "max_running_requests", "eos_token_ids", "step_times", "propose_times", "overlaps_rounds")
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +157,7 @@ class ServiceInfo(_message.Message):
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     STEP_TIMES_FIELD_NUMBER: _ClassVar[int]
     PROPOSE_TIMES_FIELD_NUMBER: _ClassVar[int]
+    OVERLAPS_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     service: str
     version: str
     incarnation: int
@@ -177,4 +178,5 @@ class ServiceInfo(_message.Message):
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     step_times: _containers.RepeatedCompositeFieldContainer[StepTime]
     propose_times: _containers.RepeatedCompositeFieldContainer[ProposeTime]
-    def __init__(self, service: _Optional[str] = ..., version: _Optional[str] = ..., incarnation: _Optional[int] = ..., model_name: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., head_fingerprint: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., feature_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., context_length: _Optional[int] = ..., feature_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., tp_size: _Optional[int] = ..., page_size: _Optional[int] = ..., num_pages: _Optional[int] = ..., max_running_requests: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ..., propose_times: _Optional[_Iterable[_Union[ProposeTime, _Mapping]]] = ...) -> None: ...
+    overlaps_rounds: bool
+    def __init__(self, service: _Optional[str] = ..., version: _Optional[str] = ..., incarnation: _Optional[int] = ..., model_name: _Optional[str] = ..., model_fingerprint: _Optional[str] = ..., head_fingerprint: _Optional[str] = ..., tokenizer_fingerprint: _Optional[str] = ..., feature_id: _Optional[str] = ..., vocab_size: _Optional[int] = ..., context_length: _Optional[int] = ..., feature_size: _Optional[int] = ..., dtype: _Optional[str] = ..., device: _Optional[str] = ..., tp_size: _Optional[int] = ..., page_size: _Optional[int] = ..., num_pages: _Optional[int] = ..., max_running_requests: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ..., propose_times: _Optional[_Iterable[_Union[ProposeTime, _Mapping]]] = ..., overlaps_rounds: bool = ...) -> None: ...

@@ -170,7 +170,7 @@ class Return(_message.Message):
     def __init__(self, request: _Optional[int] = ..., reason: _Optional[_Union[ReturnReason, str]] = ..., stats: _Optional[_Union[_common_pb2.SpeculationStats, _Mapping]] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("running_requests", "prefilling_requests", "max_running_requests", "rows", "prefill_tokens", "free_slots", "free_pages", "num_pages", "step_ms", "forward_ms", "tree_wait_ms", "mean_accepted_length", "accepted_by_depth", "draining", "drafts", "context_tokens", "verified_requests", "drafted_requests")
+    __slots__ = ("running_requests", "prefilling_requests", "max_running_requests", "rows", "prefill_tokens", "free_slots", "free_pages", "num_pages", "step_ms", "forward_ms", "tree_wait_ms", "mean_accepted_length", "accepted_by_depth", "draining", "drafts", "context_tokens", "verified_requests", "drafted_requests", "tree_turnaround_ms")
     RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     PREFILLING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MAX_RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
@@ -189,6 +189,7 @@ class LoadReport(_message.Message):
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     VERIFIED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    TREE_TURNAROUND_MS_FIELD_NUMBER: _ClassVar[int]
     running_requests: int
     prefilling_requests: int
     max_running_requests: int
@@ -207,7 +208,8 @@ class LoadReport(_message.Message):
     context_tokens: int
     verified_requests: int
     drafted_requests: int
-    def __init__(self, running_requests: _Optional[int] = ..., prefilling_requests: _Optional[int] = ..., max_running_requests: _Optional[int] = ..., rows: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., free_slots: _Optional[int] = ..., free_pages: _Optional[int] = ..., num_pages: _Optional[int] = ..., step_ms: _Optional[float] = ..., forward_ms: _Optional[float] = ..., tree_wait_ms: _Optional[float] = ..., mean_accepted_length: _Optional[float] = ..., accepted_by_depth: _Optional[_Iterable[float]] = ..., draining: bool = ..., drafts: _Optional[_Iterable[_Union[DraftLinkState, _Mapping]]] = ..., context_tokens: _Optional[int] = ..., verified_requests: _Optional[int] = ..., drafted_requests: _Optional[int] = ...) -> None: ...
+    tree_turnaround_ms: float
+    def __init__(self, running_requests: _Optional[int] = ..., prefilling_requests: _Optional[int] = ..., max_running_requests: _Optional[int] = ..., rows: _Optional[int] = ..., prefill_tokens: _Optional[int] = ..., free_slots: _Optional[int] = ..., free_pages: _Optional[int] = ..., num_pages: _Optional[int] = ..., step_ms: _Optional[float] = ..., forward_ms: _Optional[float] = ..., tree_wait_ms: _Optional[float] = ..., mean_accepted_length: _Optional[float] = ..., accepted_by_depth: _Optional[_Iterable[float]] = ..., draining: bool = ..., drafts: _Optional[_Iterable[_Union[DraftLinkState, _Mapping]]] = ..., context_tokens: _Optional[int] = ..., verified_requests: _Optional[int] = ..., drafted_requests: _Optional[int] = ..., tree_turnaround_ms: _Optional[float] = ...) -> None: ...
 
 class DraftLinkState(_message.Message):
     __slots__ = ("draft", "connected", "sessions")
