@@ -10,7 +10,7 @@ from router.acceptance import AcceptanceModel
 from router.adaptive import RoundReport, StepReport, TargetPolicy
 from router.cost_model import CostModel
 from router.plan_rows import PlannerSettings
-from router.planner import Ladder
+from router.rungs import Ladder
 from router.shape_menu import ShapeMenu
 
 

@@ -15,7 +15,8 @@ from router.cost_model import Batch, CostModel
 from router.following import Following
 from router.goodput import Prompts
 from router.plan_rows import PlannerSettings
-from router.planner import Ladder, Situation, TargetPlanner
+from router.planner import Situation, TargetPlanner
+from router.rungs import Ladder
 
 PLAN_INTERVAL_S = 0.1  # between two looks at the plan; one takes a millisecond or two
 
@@ -34,7 +35,8 @@ class StepReport:
     drafted: int  # of them with more than one node
     context_tokens: int
     step_ms: float
-    wait_ms: float
+    wait_ms: float  # before it, for trees alone
+    turnaround_ms: float = 0.0  # from the asks for its trees to the last of them; 0: not known
 
 
 class RoundReport(NamedTuple):
@@ -112,11 +114,11 @@ class TargetPolicy:
         if now_s - self._observed_s >= _OBSERVE_INTERVAL_S:
             self._observed_s = now_s
             self._observe(report, growths, num_late)
-        self._was_asking = report.drafted + num_late > 0 and not report.prefill_tokens
+        self._was_asking = report.drafted + num_late > 0
         self._had_prompts = report.prefill_tokens > 0
 
     def _observe(self, report: StepReport, growths: set[TreeShape], num_late: int) -> None:
-        """Of waits those alone are learnt from that were for trees of one growth, and for nothing else.
+        """Of the ways from asks to trees those alone are learnt from that were for trees of one growth.
 
         Where a draft shares the target's host, no step is learnt from beside which it had more to do than usual: the
         prompts of the last step, or trees that are late. While trees are asked, plain steps are seen at no other time,
@@ -124,17 +126,24 @@ class TargetPolicy:
         """
         is_beside_work = self._had_prompts and not report.prefill_tokens
         if not (self.costs.shares_host and (is_beside_work or num_late)):
-            self.costs.observe_step(report.rows, Batch(report.requests, report.context_tokens), report.step_ms)
+            batch = Batch(report.requests, report.context_tokens, report.drafted)
+            self.costs.observe_step(report.rows, batch, report.step_ms)
         num_asked = report.drafted + num_late
-        is_pure = num_asked == report.requests > 0 and not report.prefill_tokens
-        if not is_pure or report.wait_ms <= 0 or not self._was_asking or len(growths) != 1:
+        taken_ms = max(report.turnaround_ms, self._waited_ms(report, num_asked))
+        is_catching_up = not self._was_asking or (self.costs.shares_host and self._had_prompts)
+        if taken_ms <= 0 or is_catching_up or len(growths) != 1:
             return
         growth = growths.pop()
         sessions = max(1, num_asked // self.num_drafts)
         if num_late:
-            self.costs.observe_late(growth, sessions, report.wait_ms)
+            self.costs.observe_late(growth, sessions, taken_ms)
         else:
-            self.costs.observe_wait(growth, sessions, report.wait_ms)
+            self.costs.observe_wait(growth, sessions, taken_ms)
+
+    def _waited_ms(self, report: StepReport, num_asked: int) -> float:
+        """The wait, where it was as long as the trees took: nothing stepped meanwhile. 0 where that is not known."""
+        is_pure = num_asked == report.requests and not report.prefill_tokens
+        return report.wait_ms if is_pure or self.joined else 0.0
 
     def take_rounds(self, reports: Iterable[RoundReport]) -> None:
         """Those of requests that are not here, and of shapes that the menu lacks, are left out."""

@@ -16,7 +16,7 @@ from router.live_request import LiveRequest
 from router.peer import TargetLoad
 from router.placement import Head
 from router.plan_rows import PlannerSettings
-from router.planner import Ladder
+from router.rungs import Ladder
 from router.shape_menu import ShapeMenu
 from router.target_link import TargetLink
 
@@ -152,7 +152,9 @@ class AdaptiveFleet:
         key = link.info.head, tuple(proposals.growths)
         if key not in self._models:
             self._models[key] = AcceptanceModel(ShapeMenu(proposals.growths))
-        costs = CostModel(StepTable(calibration.steps), proposals, shares_host=calibration.shares_host)
+        steps = StepTable(calibration.steps)
+        overlaps = link.info.overlaps_rounds
+        costs = CostModel(steps, proposals, shares_host=calibration.shares_host, overlaps=overlaps)
         return TargetPolicy(self._models[key], costs, self._settings, now_s=now_s)
 
 
@@ -166,4 +168,5 @@ def _report(load: TargetLoad) -> StepReport:
         context_tokens=load.context_tokens,
         step_ms=load.step_ms,
         wait_ms=load.tree_wait_ms,
+        turnaround_ms=load.tree_turnaround_ms,
     )

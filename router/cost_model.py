@@ -13,13 +13,16 @@ from router.cost_fit import LeakyFit
 from router.cost_tables import Floats, ProposeTable, StepTable
 from router.local_ratios import LocalRatios
 
-RPC_MS = 1.0  # two messages and the threads that wake, before it was seen
+# Before they were seen: two messages and the threads that wake; and what each tree more costs the two hosts, of a step
+# (plan, commit, ask) and of the way from the ask to the tree. One H200 at 1 to 32 requests: 0.09 and 0.07 ms a tree.
+RPC_MS = 1.0
+TREE_MS = 0.05
 
 _FORGET = 0.01
 _NOISE = 0.1  # of a time, relative
 _LEAST_NOISE_MS = 0.1
 _OUTLIER = 3.0  # times what was expected, at most: a pause of the machine teaches nothing
-_LEAST_STEP = (0.1, -0.5, 0.0, 0.0)  # more requests and longer contexts never make a step shorter
+_LEAST_STEP = (0.1, -0.5, 0.0, 0.0, 0.0)  # more requests, trees and longer contexts never make a step shorter
 _PAST_DEADLINE = 1.25  # what a late tree is taken to have needed, at least
 _REQUESTS = 256.0  # units of the features
 _CONTEXT_TOKENS = 100_000.0
@@ -31,67 +34,77 @@ class Batch:
 
     requests: Floats | float  # that take part in it
     context_tokens: Floats | float
+    trees: Floats | float = 0.0  # of these requests, those with more than one node
 
 
 class Costs(Protocol):
     """What times are asked of."""
 
     follow_ms: float  # that a prompt's token costs beside its step, where a draft follows it on the target's own host
+    overlaps: bool  # the target may verify one half's trees while the other half's are drafted
 
     def step_ms(self, rows: Floats, batch: Batch) -> Floats:
         """Of a step with so many rows, prompt tokens included. [...], of the shape of rows."""
 
     def wait_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
-        """From a step's end to the trees of so many sessions. [...], of the shape of sessions."""
+        """From the asks of so many sessions to their trees. [...], of the shape of sessions."""
 
 
 class CostModel:
     """Calibrated by the services' warm-up, corrected by what steps and waits take in service.
 
-    A step's time is the table's at its rows, times a scale, plus parts by requests (the host's work) and by context
-    tokens (attention), all of which a LeakyFit keeps; a wait is the table's at its growth and sessions, scaled, and
-    RPC. Both times a local ratio: services that warm up at once on the same cores measure each other, and a step
-    between two of a draft on the same cores finds its caches cold, so no scale makes a table right everywhere.
+    A step's time is the table's at its rows, times a scale, plus parts by requests and by trees (the host's work) and
+    by context tokens (attention), all of which a LeakyFit keeps; a wait is the table's at its growth and sessions,
+    scaled, plus RPC and what each session costs the hosts. Both times a local ratio: services that warm up at once on
+    the same cores measure each other, and a step between two of a draft on the same cores finds its caches cold, so no
+    scale makes a table right everywhere.
     """
 
-    def __init__(self, steps: StepTable, proposals: ProposeTable, *, shares_host: bool = False) -> None:
+    def __init__(
+        self, steps: StepTable, proposals: ProposeTable, *, shares_host: bool = False, overlaps: bool = False
+    ) -> None:
         """shares_host: what a draft computes is taken from the target."""
         self.shares_host = shares_host
+        self.overlaps = overlaps
         self.follow_ms = proposals.row_ms if shares_host else 0.0
         self.steps = steps
         self.proposals = proposals
-        self._step_fit = LeakyFit((1.0, 0.0, 0.0, 0.0), (0.2, 0.2, 0.5, 0.5), least=_LEAST_STEP, forget=_FORGET)
+        self._step_fit = LeakyFit(
+            (1.0, 0.0, 0.0, 0.0, TREE_MS), (0.2, 0.2, 0.5, 0.5, TREE_MS), least=_LEAST_STEP, forget=_FORGET
+        )
         self._step_ratios = LocalRatios(steps)
-        self._wait_fit = LeakyFit((1.0, RPC_MS), (0.3, RPC_MS), least=(0.1, 0.0), forget=_FORGET)
+        self._wait_fit = LeakyFit((1.0, RPC_MS, TREE_MS), (0.3, RPC_MS, TREE_MS), least=(0.1, 0.0, 0.0), forget=_FORGET)
         self._wait_ratios = {growth: LocalRatios(proposals.of(growth)) for growth in proposals.growths}
         self.hopeful: Costs = _Hopeful(self, self._step_ratios, self._wait_ratios)
 
     def step_ms(self, rows: Floats, batch: Batch) -> Floats:
-        scale, constant, by_requests, by_context = self._step_fit.weights
+        scale, constant, by_requests, by_context, by_trees = self._step_fit.weights
         unit = self.steps.one_row_ms
         rest = constant + by_requests / _REQUESTS * batch.requests + by_context / _CONTEXT_TOKENS * batch.context_tokens
         table = self.steps.at(rows)
-        ms: Floats = np.maximum(scale * table + unit * rest, table / _OUTLIER) * self._step_ratios.at(rows)
+        expected = scale * table + unit * rest + by_trees * batch.trees
+        ms: Floats = np.maximum(expected, table / _OUTLIER) * self._step_ratios.at(rows)
         return ms
 
     def wait_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
-        scale, rpc_ms = self._wait_fit.weights
+        scale, rpc_ms, by_sessions = self._wait_fit.weights
         table = self.proposals.of(growth).at(sessions)
-        ms: Floats = np.maximum(scale * table + rpc_ms, table / _OUTLIER) * self._wait_ratios[growth].at(sessions)
+        expected = scale * table + rpc_ms + by_sessions * sessions
+        ms: Floats = np.maximum(expected, table / _OUTLIER) * self._wait_ratios[growth].at(sessions)
         return ms
 
     def observe_step(self, rows: int, batch: Batch, step_ms: float) -> None:
         """A step that ran; prompt tokens are rows as well."""
         table, unit = self.steps.at_one(rows), self.steps.one_row_ms
         by_context = batch.context_tokens / _CONTEXT_TOKENS
-        features = (table, unit, unit * float(batch.requests / _REQUESTS), unit * float(by_context))
+        features = (table, unit, unit * float(batch.requests / _REQUESTS), unit * float(by_context), float(batch.trees))
         _observe(_Part(self._step_fit, self._step_ratios, table / _OUTLIER), rows, features, step_ms)
 
     def observe_wait(self, growth: TreeShape, sessions: int, wait_ms: float) -> None:
-        """A wait for trees alone, all of one growth."""
+        """From the asks to the trees, all of one growth."""
         table = self.proposals.of(growth).at_one(sessions)
         part = _Part(self._wait_fit, self._wait_ratios[growth], table / _OUTLIER)
-        _observe(part, sessions, (table, 1.0), wait_ms)
+        _observe(part, sessions, (table, 1.0, float(sessions)), wait_ms)
 
     def observe_late(self, growth: TreeShape, sessions: int, wait_ms: float) -> None:
         """A wait that was given up: the trees would have taken longer, by how much nobody knows."""
@@ -105,6 +118,7 @@ class _Hopeful:
 
     def __init__(self, costs: CostModel, steps: LocalRatios, waits: Mapping[TreeShape, LocalRatios]) -> None:
         self.follow_ms = costs.follow_ms
+        self.overlaps = costs.overlaps
         self._costs = costs
         self._steps = steps
         self._waits = waits

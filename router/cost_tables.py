@@ -85,9 +85,18 @@ class ProposeTable:
 
     @property
     def row_ms(self) -> float:
-        """Of one row more, as the growth that tells it best was measured; 0 where none was at two sizes."""
-        tables = [(growth, table) for growth, table in self._tables.items() if len(table.rows) > 1]
-        return min((table.slope / rows_of_session(growth) for growth, table in tables), default=0.0)
+        """Of one row more, as the growth that tells it best was measured, or the growths of fewest and most rows at as
+        many sessions: of what a session adds part is the host's, however few its rows. 0 where nothing tells it."""
+        measured = [growth for growth, table in self._tables.items() if len(table.rows) > 1]
+        if not measured:
+            return 0.0
+        prices = [self._tables[growth].slope / rows_of_session(growth) for growth in measured]
+        least, most = min(measured, key=rows_of_session), max(measured, key=rows_of_session)
+        few, many = self._tables[least], self._tables[most]
+        sessions = float(min(few.rows[-1], many.rows[-1]))
+        if rows := sessions * (rows_of_session(most) - rows_of_session(least)):
+            prices.append((many.at_one(sessions) - few.at_one(sessions)) / rows)
+        return max(0.0, min(prices))
 
     def of(self, growth: TreeShape) -> StepTable:
         """By sessions instead of rows. The growth is one of ``growths``."""

@@ -4,8 +4,8 @@ After SmartSpec (Liu et al., "Optimizing Speculative Decoding for Serving LLMs U
 picks one proposal length for a whole batch by expected accepted tokens over modelled time, and its successor TurboSpec,
 which adds feedback. The same here: goodput as the objective, an offline cost model corrected online, an average of
 acceptance. Different: trees instead of lengths; each request its own size, found by one price for a row; a draft
-behind a network whose time adds to the step; prompts that share the steps; and the answer for every batch size, for
-the target to follow without asking.
+behind a network whose time adds to the step, unless rounds overlap; prompts that share the steps; and the answer for
+every batch size, for the target to follow without asking.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from router.shape_menu import OFF, ShapeMenu
 
 # Prices of a row, in tokens: from "rows are free" to "no draft is worth a row".
 _PRICES = np.concatenate([[0.0], np.geomspace(0.004, 0.7, 15)])
+_TREE_PRICES = np.array([0.0, 0.25, 0.5, 0.75, 1.0, 1.5])  # of a tree, whatever its size: what it takes the hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ class Goodput:
         """
         menu, batch = self._menu, Batch(1.0, crowd.context_tokens)
         waits = np.array([float(self._costs.wait_ms(growth, np.ones(1))[0]) for growth in menu.growths])
-        spent = self._costs.step_ms(menu.num_nodes.astype(float), batch) + waits[menu.growth_index]
+        drafted = Batch(1.0, crowd.context_tokens, 1.0)
+        spent = self._costs.step_ms(menu.num_nodes.astype(float), drafted) + waits[menu.growth_index]
         plain = np.full((len(crowd.share), 1), 1.0) / self._costs.step_ms(np.ones(1), batch)
         rates: Floats = 1e3 * np.concatenate([crowd.lengths / spent, plain], axis=1)
         return rates
@@ -94,15 +96,16 @@ class Goodput:
         return self._rate(crowd, batches, prompts, shapes).goodput.diagonal()
 
     def _options(self, crowd: Crowd) -> Ints:
-        """[options, levels]: off, and for each growth and price of a row what each level takes."""
-        parts = [np.full((1, len(crowd.share)), OFF)]
+        """[options, levels]: off, and for each growth, price of a tree and price of a row what each level takes."""
+        num_levels = len(crowd.share)
+        parts = [np.full((1, num_levels), OFF)]
         for members in self._menu.of_growth:
             worth = (
                 crowd.lengths[:, members] - 1.0 - _PRICES[:, None, None] * (self._menu.num_nodes[members] - 1.0)
             )  # [prices, levels, sizes]
-            pick = worth.argmax(axis=2)
-            parts.append(np.where(worth.max(axis=2) > 0.0, members[pick], OFF))
-        return np.concatenate(parts)
+            pays = worth.max(axis=2) > _TREE_PRICES[:, None, None]  # [prices of a tree, prices, levels]
+            parts.append(np.where(pays, members[worth.argmax(axis=2)], OFF).reshape(-1, num_levels))
+        return np.unique(np.concatenate(parts), axis=0)
 
     def _rate(self, crowd: Crowd, batches: Floats, prompts: Prompts, options: Ints) -> _Rated:
         """Every option, [options, levels] of one growth each, at every batch size."""
@@ -112,12 +115,14 @@ class Goodput:
         tokens = np.where(drafted, np.take_along_axis(crowd.lengths.T, index, axis=0), 0.0)
         sizes = batches[:, None]
         num_on = sizes * (drafted @ crowd.share)
+        largest = options.max(axis=1)
         work = _Round(
             rows=sizes * (nodes @ crowd.share),
             num_on=num_on,
             num_off=sizes - num_on,
             on_tokens=sizes * (tokens @ crowd.share),
-            wait=self._wait(options.max(axis=1), num_on / crowd.num_drafts),
+            wait=self._wait(largest, num_on / crowd.num_drafts),
+            half_wait=self._wait(largest, num_on / 2 / crowd.num_drafts) if self._costs.overlaps else None,
         )
         return self._cycle(crowd, sizes, prompts, work)
 
@@ -131,29 +136,47 @@ class Goodput:
         return wait
 
     def _cycle(self, crowd: Crowd, sizes: Floats, prompts: Prompts, work: _Round) -> _Rated:
-        """Tokens a second of the two ways to run a round: all together, or the rest between the trees' steps."""
-        batch = Batch(sizes, sizes * crowd.context_tokens)
+        """Tokens a second of the two ways to run a round: all together, or the rest between the trees' steps.
 
-        def step(rows: Floats) -> Floats:
-            return self._costs.step_ms(rows, batch)
-
-        bare = step(work.rows)
+        Where the target overlaps, all together may be in halves: then it takes the shorter of the two rounds.
+        """
+        trees = Batch(sizes, sizes * crowd.context_tokens, work.num_on)
+        others = Batch(sizes, sizes * crowd.context_tokens)
+        step = self._costs.step_ms
+        bare = step(work.rows, trees)
         prompt_share = np.minimum(1.0, prompts.steps_per_s * (bare + work.wait) / 1e3)
         by_draft = self._costs.follow_ms * prompts.tokens_per_step * work.num_on / sizes
-        by_prompt = step(work.rows + prompts.tokens_per_step) - bare + by_draft
+        by_prompt = step(work.rows + prompts.tokens_per_step, trees) - bare + by_draft
         verify = bare + prompt_share * by_prompt
-        together = (work.on_tokens + work.num_off) / (verify + work.wait)
+        round_ms = verify + work.wait
+        if work.half_wait is not None:
+            halves = self._halves(trees, prompts, work, by_draft)
+            round_ms = np.where(work.num_on >= 2, np.minimum(round_ms, halves), round_ms)
+        together = (work.on_tokens + work.num_off) / round_ms
         # Apart: plain requests, or a prompt, step while the trees are on their way.
         has_plain = work.num_off > 1e-9 * sizes
-        idle = step(work.num_off)
+        idle = step(work.num_off, others)
         between = np.where(has_plain, np.maximum(1.0, np.ceil(work.wait / idle)), prompt_share)
-        alone = step(work.num_off + prompts.tokens_per_step) + by_draft
+        alone = step(work.num_off + prompts.tokens_per_step, others) + by_draft
         filler = np.where(has_plain, idle + prompt_share * by_prompt, alone)
         spent = verify + between * filler + np.where(has_plain, 0.0, (1.0 - prompt_share) * work.wait)
         apart = (work.on_tokens + (1.0 + between * has_plain) * work.num_off) / spent
         joined = (work.num_on > 0) & (together > apart)
         goodput = np.where(joined | (work.num_on == 0), together, apart)
         return _Rated(1e3 * goodput, joined)
+
+    def _halves(self, whole: Batch, prompts: Prompts, work: _Round, by_draft: Floats) -> Floats:
+        """[batches, options]: ms of a round in which each half, with the half of all else, is verified while the trees
+        of the other are on their way. by_draft: that a prompt adds beside its step."""
+        assert work.half_wait is not None
+        half = Batch(whole.requests / 2, whole.context_tokens / 2, whole.trees / 2)
+        bare = self._costs.step_ms(work.rows / 2, half)
+        steps_ms = np.maximum(bare, (bare + work.half_wait) / 2)  # from one step to the next
+        prompt_share = np.minimum(1.0, prompts.steps_per_s * steps_ms / 1e3)
+        with_prompt = self._costs.step_ms(work.rows / 2 + prompts.tokens_per_step, half)
+        verify = bare + prompt_share * (with_prompt - bare + by_draft)
+        round_ms: Floats = np.maximum(2.0 * verify, verify + work.half_wait)
+        return round_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +188,7 @@ class _Round:
     num_off: Floats
     on_tokens: Floats
     wait: Floats  # ms
+    half_wait: Floats | None  # of half the trees; None where a target does not overlap
 
 
 @dataclass(frozen=True, slots=True)

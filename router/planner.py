@@ -12,12 +12,10 @@ from router.acceptance import PRIOR_STD, AcceptanceModel, Skills
 from router.cost_model import CostModel
 from router.cost_tables import Floats
 from router.goodput import Crowd, Prompts
-from router.plan_rows import BATCHES, SKILLS, PlannerSettings, PlanRows, row_at
+from router.plan_rows import SKILLS, PlannerSettings, PlanRows, row_at
+from router.rungs import Bounds, Ladder
 from router.shape_menu import OFF
 
-Ladder = tuple[Rung, ...]
-
-_BAND = 0.25  # a batch that swings by this share around where it was planned keeps its rung
 _REVISE_EVERY = 0.5  # of a window: where nothing changes, the plan is looked at again
 _STICKY = 0.65  # of a step between skills: a request moves to another only past this
 _HOPE_EVERY = 8.0  # windows between two trials of what was hardly seen
@@ -62,7 +60,7 @@ class TargetPlanner:
         self._settings = settings
         self._members: dict[Hashable, _Member] = {}
         self._left_slots: list[int] = []
-        self._anchor = 1.0
+        self._bounds = Bounds(1.0)
         self._ladders: list[Ladder] = [()] * len(SKILLS)
         self._is_planned = False
         self._changed_s = self._revised_s = self._faded_s = -np.inf
@@ -126,7 +124,7 @@ class TargetPlanner:
 
     def _plain_members(self, batch: float) -> dict[Hashable, _Member]:
         """Those whom the plan gives no tree."""
-        is_plain = (self._plan.shapes[self._row_in_force(batch)] == OFF).tolist()
+        is_plain = (self._plan.shapes[self._bounds.row(batch)] == OFF).tolist()
         return {key: member for key, member in self._members.items() if is_plain[member.level]}
 
     def _fade(self, plain: Iterable[_Member], now_s: float) -> None:
@@ -155,54 +153,24 @@ class TargetPlanner:
             changed = plan.revise(crowd, prompts)
             if not changed and now_s >= self._hope_after_s and self._members:
                 levels = {member.level for member in self._members.values()}
-                changed = plan.hope(crowd, self._row_in_force(batch), prompts, levels)
+                changed = plan.hope(crowd, self._bounds.row(batch), prompts, levels)
                 self._hope_after_s = now_s + _HOPE_EVERY * self._settings.window_s
         else:
             plan.begin(crowd, prompts)
             changed = self._is_planned = True
-        here, ideal = self._row_in_force(batch), row_at(batch)
+        here, ideal = self._bounds.row(batch), row_at(batch)
         if (plan.shapes[here] == plan.shapes[ideal]).all():
-            moves = not self._is_steady(batch)
+            moves = not self._bounds.keeps(batch, plan.shapes)
         else:
             held = plan.rate(crowd, batch, prompts, here).goodput
             moves = plan.rate(crowd, batch, prompts, ideal).goodput > (1.0 + self._settings.margin) * held
         if moves:
-            self._anchor, changed = batch, True
-        self.joined = plan.rate(crowd, batch, prompts, self._row_in_force(batch)).joined
+            self._bounds, changed = Bounds(batch), True
+        self.joined = plan.rate(crowd, batch, prompts, self._bounds.row(batch)).joined
         if changed:
             self._changed_s = now_s
-            self._ladders = [self._ladder(level) for level in range(len(SKILLS))]
-
-    def _is_steady(self, batch: float) -> bool:
-        """Whether a batch that swings by the band keeps its shapes."""
-        low, high = (self._row_in_force(factor * batch) for factor in (1.0 - _BAND, 1.0 + _BAND))
-        return bool((self._plan.shapes[low : high + 1] == self._plan.shapes[low]).all())
-
-    def _bounds(self) -> Floats:
-        """[rows]: the largest batch that each row serves, with the band around the anchor."""
-        bounds = np.append(np.floor(np.sqrt(BATCHES[:-1] * BATCHES[1:])), np.inf)
-        row = row_at(self._anchor)
-        low = np.floor((1.0 - _BAND) * self._anchor)
-        high = np.ceil((1.0 + _BAND) * self._anchor)
-        bounds[:row] = np.minimum(bounds[:row], max(low - 1.0, 0.0))
-        bounds[row:] = np.maximum(bounds[row:], high)
-        return bounds
-
-    def _row_in_force(self, batch: float) -> int:
-        return int(np.searchsorted(self._bounds(), batch))
-
-    def _ladder(self, level: int) -> Ladder:
-        rungs: list[Rung] = []
-        for bound, index in zip(self._bounds().tolist(), self._plan.shapes[:, level].tolist(), strict=True):
-            shape = self.model.menu.shape(index)
-            most = 0 if bound == np.inf else int(bound)
-            if bound < 1.0:
-                continue
-            if rungs and rungs[-1].shape == shape:
-                rungs[-1] = Rung(most, shape)
-            elif not rungs or rungs[-1].max_running_requests < most or most == 0:
-                rungs.append(Rung(most, shape))
-        return tuple(rungs[:-1]) if rungs[-1].shape is None else tuple(rungs)
+            shapes, menu = plan.shapes, self.model.menu
+            self._ladders = [self._bounds.ladder(shapes[:, level], menu) for level in range(len(SKILLS))]
 
     def _choose_probe(self, situation: Situation, plain: Mapping[Hashable, _Member], now_s: float) -> None:
         """The one of whom least is known speculates for a window, as often as the loss allows."""

@@ -7,7 +7,7 @@ import pytest
 
 from paceline.types import TreeShape
 from router.cost_fit import LeakyFit
-from router.cost_model import Batch, CostModel
+from router.cost_model import RPC_MS, TREE_MS, Batch, CostModel
 from router.cost_tables import ProposeTable, StepTable
 
 CHAIN, TREE = TreeShape(3, 1, 4), TreeShape(5, 4, 16)
@@ -38,7 +38,7 @@ def test_a_noisy_warm_up_never_makes_more_rows_cheaper() -> None:
 def test_before_anything_was_seen_the_warm_up_holds() -> None:
     costs = CostModel(STEPS, PROPOSALS)
     assert expected(costs, 64) == pytest.approx(6.0)
-    assert waits(costs, TREE, 64) == pytest.approx(2.2 + 1.0)
+    assert waits(costs, TREE, 64) == pytest.approx(2.2 + RPC_MS + 64 * TREE_MS)
 
 
 def test_steps_twice_as_long_as_in_the_warm_up_are_expected_at_their_size() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from paceline.types import TreeShape
 from router.acceptance import AcceptanceModel
-from router.cost_model import Batch, CostModel
+from router.cost_model import TREE_MS, Batch, CostModel
 from router.cost_tables import ProposeTable, StepTable
 from router.goodput import Crowd, Goodput, Prompts
 from router.shape_menu import OFF, ShapeMenu
@@ -44,7 +44,8 @@ def test_plain_decoding_is_rows_over_step_time() -> None:
 
 def test_a_round_is_accepted_tokens_over_verify_wait_and_messages() -> None:
     length = float(AcceptanceModel(MENU).lengths(np.zeros(1))[0, MENU.index[CHAIN]])
-    expected = 16 * length / (5.5 + float(COSTS.wait_ms(CHAIN, np.array([16.0]))[0])) * 1e3
+    verify_ms = 5.5 + 16 * TREE_MS
+    expected = 16 * length / (verify_ms + float(COSTS.wait_ms(CHAIN, np.array([16.0]))[0])) * 1e3
     assert rate(crowd(0.0), 16, CHAIN) == pytest.approx(expected)
 
 
@@ -101,7 +102,7 @@ def test_longer_contexts_favour_larger_trees() -> None:
         slow.observe_step(64, Batch(64, 400_000), 25.0)
     short, long = (
         Goodput(MENU, slow).best(
-            Crowd(np.ones(1), crowd(0.0).lengths, context_tokens=tokens, num_drafts=1), np.array([64.0]), NO_PROMPTS
+            Crowd(np.ones(1), crowd(0.0).lengths, context_tokens=tokens, num_drafts=1), np.array([96.0]), NO_PROMPTS
         )
         for tokens in (10.0, 6000.0)
     )
