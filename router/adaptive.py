@@ -22,6 +22,7 @@ PLAN_INTERVAL_S = 0.1  # between two looks at the plan; one takes a millisecond 
 
 _RATE_S = 1.0  # over which prompts are counted
 _OBSERVE_INTERVAL_S = 0.01  # between two steps whose times are learnt from
+_LEAST_AWAY = 0.25  # share of the requests that a step leaves out for their trees; fewer came or went
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class TargetPolicy:
         self._following = Following(shares_host=costs.shares_host)
         self._rounds: list[tuple[int, int, int, bool]] = []  # slot, index of the shape, accepted, late
         self._growths: set[TreeShape] = set()  # of the rounds since the last step
+        self._growth: TreeShape | None = None  # of the trees that came last
         self._num_late = 0  # rounds since the last step
         self._had_prompts = False  # in the last step
         self._was_asking = False  # in the last step: a draft that has to catch up first says little about the next ones
@@ -126,19 +128,26 @@ class TargetPolicy:
         """
         is_beside_work = self._had_prompts and not report.prefill_tokens
         if not (self.costs.shares_host and (is_beside_work or num_late)):
-            batch = Batch(report.requests, report.context_tokens, report.drafted)
+            batch = Batch(report.requests, report.context_tokens, report.drafted, self._beside_ms(report))
             self.costs.observe_step(report.rows, batch, report.step_ms)
         num_asked = report.drafted + num_late
         taken_ms = max(report.turnaround_ms, self._waited_ms(report, num_asked))
         is_catching_up = not self._was_asking or (self.costs.shares_host and self._had_prompts)
         if taken_ms <= 0 or is_catching_up or len(growths) != 1:
             return
-        growth = growths.pop()
+        growth = self._growth = growths.pop()
         sessions = max(1, num_asked // self.num_drafts)
         if num_late:
             self.costs.observe_late(growth, sessions, taken_ms)
         else:
             self.costs.observe_wait(growth, sessions, taken_ms)
+
+    def _beside_ms(self, report: StepReport) -> float:
+        """That a draft was at work for requests that the step left out."""
+        num_away = report.decoding - report.requests
+        if self._growth is None or not self._was_asking or num_away < _LEAST_AWAY * report.decoding:
+            return 0.0
+        return float(self.costs.draft_ms(self._growth, np.array([num_away / self.num_drafts]))[0])
 
     def _waited_ms(self, report: StepReport, num_asked: int) -> float:
         """The wait, where it was as long as the trees took: nothing stepped meanwhile. 0 where that is not known."""

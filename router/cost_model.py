@@ -22,7 +22,9 @@ _FORGET = 0.01
 _NOISE = 0.1  # of a time, relative
 _LEAST_NOISE_MS = 0.1
 _OUTLIER = 3.0  # times what was expected, at most: a pause of the machine teaches nothing
-_LEAST_STEP = (0.1, -0.5, 0.0, 0.0, 0.0)  # more requests, trees and longer contexts never make a step shorter
+_LEAST_STEP = (0.1, -0.5, 0.0, 0.0, 0.0, 0.0)  # more work never makes a step shorter
+_BESIDE = 0.5  # of a draft's time, give or take as much: what it takes from a step on its own host, before it was seen
+_BESIDE_ELSEWHERE = 0.05
 _PAST_DEADLINE = 1.25  # what a late tree is taken to have needed, at least
 _REQUESTS = 256.0  # units of the features
 _CONTEXT_TOKENS = 100_000.0
@@ -35,6 +37,7 @@ class Batch:
     requests: Floats | float  # that take part in it
     context_tokens: Floats | float
     trees: Floats | float = 0.0  # of these requests, those with more than one node
+    beside_ms: Floats | float = 0.0  # that a draft is at work meanwhile, by its warm-up
 
 
 class Costs(Protocol):
@@ -49,15 +52,18 @@ class Costs(Protocol):
     def wait_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
         """From the asks of so many sessions to their trees. [...], of the shape of sessions."""
 
+    def draft_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
+        """That the draft is at work meanwhile, by its warm-up. [...], of the shape of sessions."""
+
 
 class CostModel:
     """Calibrated by the services' warm-up, corrected by what steps and waits take in service.
 
-    A step's time is the table's at its rows, times a scale, plus parts by requests and by trees (the host's work) and
-    by context tokens (attention), all of which a LeakyFit keeps; a wait is the table's at its growth and sessions,
-    scaled, plus RPC and what each session costs the hosts. Both times a local ratio: services that warm up at once on
-    the same cores measure each other, and a step between two of a draft on the same cores finds its caches cold, so no
-    scale makes a table right everywhere.
+    A step's time is the table's at its rows, times a scale, plus parts by requests and by trees (the host's work), by
+    context tokens (attention) and by a draft's work beside it, all of which a LeakyFit keeps; a wait is the table's at
+    its growth and sessions, scaled, plus RPC and what each session costs the hosts. Both times a local ratio: services
+    that warm up at once on the same cores measure each other, and a step between two of a draft on the same cores finds
+    its caches cold, so no scale makes a table right everywhere.
     """
 
     def __init__(
@@ -69,8 +75,12 @@ class CostModel:
         self.follow_ms = proposals.row_ms if shares_host else 0.0
         self.steps = steps
         self.proposals = proposals
+        beside = (_BESIDE, _BESIDE) if shares_host else (0.0, _BESIDE_ELSEWHERE)
         self._step_fit = LeakyFit(
-            (1.0, 0.0, 0.0, 0.0, TREE_MS), (0.2, 0.2, 0.5, 0.5, TREE_MS), least=_LEAST_STEP, forget=_FORGET
+            (1.0, 0.0, 0.0, 0.0, TREE_MS, beside[0]),
+            (0.2, 0.2, 0.5, 0.5, TREE_MS, beside[1]),
+            least=_LEAST_STEP,
+            forget=_FORGET,
         )
         self._step_ratios = LocalRatios(steps)
         self._wait_fit = LeakyFit((1.0, RPC_MS, TREE_MS), (0.3, RPC_MS, TREE_MS), least=(0.1, 0.0, 0.0), forget=_FORGET)
@@ -78,11 +88,11 @@ class CostModel:
         self.hopeful: Costs = _Hopeful(self, self._step_ratios, self._wait_ratios)
 
     def step_ms(self, rows: Floats, batch: Batch) -> Floats:
-        scale, constant, by_requests, by_context, by_trees = self._step_fit.weights
+        scale, constant, by_requests, by_context, by_trees, beside = self._step_fit.weights
         unit = self.steps.one_row_ms
         rest = constant + by_requests / _REQUESTS * batch.requests + by_context / _CONTEXT_TOKENS * batch.context_tokens
         table = self.steps.at(rows)
-        expected = scale * table + unit * rest + by_trees * batch.trees
+        expected = scale * table + unit * rest + by_trees * batch.trees + beside * batch.beside_ms
         ms: Floats = np.maximum(expected, table / _OUTLIER) * self._step_ratios.at(rows)
         return ms
 
@@ -93,11 +103,20 @@ class CostModel:
         ms: Floats = np.maximum(expected, table / _OUTLIER) * self._wait_ratios[growth].at(sessions)
         return ms
 
+    def draft_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
+        return self.proposals.of(growth).at(sessions)
+
     def observe_step(self, rows: int, batch: Batch, step_ms: float) -> None:
         """A step that ran; prompt tokens are rows as well."""
         table, unit = self.steps.at_one(rows), self.steps.one_row_ms
-        by_context = batch.context_tokens / _CONTEXT_TOKENS
-        features = (table, unit, unit * float(batch.requests / _REQUESTS), unit * float(by_context), float(batch.trees))
+        features = (
+            table,
+            unit,
+            unit * float(batch.requests / _REQUESTS),
+            unit * float(batch.context_tokens / _CONTEXT_TOKENS),
+            float(batch.trees),
+            float(batch.beside_ms),
+        )
         _observe(_Part(self._step_fit, self._step_ratios, table / _OUTLIER), rows, features, step_ms)
 
     def observe_wait(self, growth: TreeShape, sessions: int, wait_ms: float) -> None:
@@ -130,6 +149,9 @@ class _Hopeful:
     def wait_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
         ms: Floats = self._costs.wait_ms(growth, sessions) * self._waits[growth].hopes(sessions)
         return ms
+
+    def draft_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
+        return self._costs.draft_ms(growth, sessions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,13 @@ every batch size, for the target to follow without asking.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.types import TreeShape
 from router.acceptance import Ints
 from router.cost_model import Batch, Costs
 from router.cost_tables import Floats
@@ -121,19 +123,21 @@ class Goodput:
             num_on=num_on,
             num_off=sizes - num_on,
             on_tokens=sizes * (tokens @ crowd.share),
-            wait=self._wait(largest, num_on / crowd.num_drafts),
-            half_wait=self._wait(largest, num_on / 2 / crowd.num_drafts) if self._costs.overlaps else None,
+            wait=self._of_growths(self._costs.wait_ms, largest, num_on / crowd.num_drafts),
         )
+        if self._costs.overlaps:
+            work.half_wait = self._of_growths(self._costs.wait_ms, largest, num_on / 2 / crowd.num_drafts)
+            work.half_draft = self._of_growths(self._costs.draft_ms, largest, num_on / 2 / crowd.num_drafts)
         return self._cycle(crowd, sizes, prompts, work)
 
-    def _wait(self, largest: Ints, sessions: Floats) -> Floats:
-        """[batches, options]: ms until the trees are there. largest: [options], a shape of each option, or OFF."""
-        wait = np.zeros_like(sessions)
+    def _of_growths(self, ms: Callable[[TreeShape, Floats], Floats], largest: Ints, sessions: Floats) -> Floats:
+        """[batches, options]: ms of each option's growth, 0 of OFF. largest: [options], a shape of each, or OFF."""
+        taken = np.zeros_like(sessions)
         growths = np.where(largest == OFF, OFF, self._menu.growth_index[largest])
         for growth in set(growths.tolist()) - {OFF}:
             its = growths == growth
-            wait[:, its] = self._costs.wait_ms(self._menu.growths[growth], sessions[:, its])
-        return wait
+            taken[:, its] = ms(self._menu.growths[growth], sessions[:, its])
+        return taken
 
     def _cycle(self, crowd: Crowd, sizes: Floats, prompts: Prompts, work: _Round) -> _Rated:
         """Tokens a second of the two ways to run a round: all together, or the rest between the trees' steps.
@@ -169,7 +173,7 @@ class Goodput:
         """[batches, options]: ms of a round in which each half, with the half of all else, is verified while the trees
         of the other are on their way. by_draft: that a prompt adds beside its step."""
         assert work.half_wait is not None
-        half = Batch(whole.requests / 2, whole.context_tokens / 2, whole.trees / 2)
+        half = Batch(whole.requests / 2, whole.context_tokens / 2, whole.trees / 2, work.half_draft)
         bare = self._costs.step_ms(work.rows / 2, half)
         steps_ms = np.maximum(bare, (bare + work.half_wait) / 2)  # from one step to the next
         prompt_share = np.minimum(1.0, prompts.steps_per_s * steps_ms / 1e3)
@@ -179,7 +183,7 @@ class Goodput:
         return round_ms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Round:
     """[batches, options] each."""
 
@@ -188,7 +192,8 @@ class _Round:
     num_off: Floats
     on_tokens: Floats
     wait: Floats  # ms
-    half_wait: Floats | None  # of half the trees; None where a target does not overlap
+    half_wait: Floats | None = None  # of half the trees; None where a target does not overlap
+    half_draft: Floats | float = 0.0  # of it, what the draft works
 
 
 @dataclass(frozen=True, slots=True)
