@@ -44,6 +44,9 @@ class _KnownWalk:
         self._stamps = stamps
         self._due_s = due_s
 
+    def is_ready(self) -> bool:
+        return time.monotonic() >= self._due_s
+
     def result(self) -> WalkResult:
         wait_until(self._due_s)
         self._stamps.known_s.append(time.thread_time())

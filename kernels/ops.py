@@ -154,10 +154,14 @@ class WalkLimits:
 
 
 class PendingWalk(Protocol):
-    """A walk under way on the device."""
+    """A walk under way on the device. An ops object may have two at once, whose results are asked for in order."""
+
+    def is_ready(self) -> bool:
+        """Whether ``result`` would not wait."""
+        ...
 
     def result(self) -> WalkResult:
-        """Waits for it. To be asked before the next ``start_walk`` of the same ops object, which reuses its buffers."""
+        """Waits for it. To be asked before ``start_walk`` is called twice more, which reuses its buffers."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from kernels.ops import WalkResult
 from paceline.types import FinishReason, TreeShape
 from target_service.request_desk import RequestDesk
-from target_service.sequence import Sequence, StepPath
+from target_service.sequence import StepPath
 from target_service.sequence_table import Moves, SequenceTable
 from target_service.speculation_stats import AcceptanceWindow
 from target_service.step_news import AskedTrees, StepNews
@@ -47,11 +48,14 @@ class Committer:
         self._table: SequenceTable = requests.table
         self._window = window
 
-    def commit(self, planned: PlannedStep, walk: WalkResult, *, step: int) -> Committed:
+    def commit(
+        self, planned: PlannedStep, walk: WalkResult, *, step: int, shapes: Sequence[TreeShape | None]
+    ) -> Committed:
         """Every tree's root lies at the position before its first new token, that of a prompt's last row included.
 
         A request that ends is gone when this returns; its last tokens are in the news, which are yet to be told. A
-        plan's first rows are its trees, so that a node of theirs and its row have the same number.
+        plan's first rows are its trees, so that a node of theirs and its row have the same number. shapes: of the trees
+        that the plan's first num_speculating requests were asking for at its launch; None for one that had not asked.
         """
         table, rows = self._table, planned.rows
         trees = planned.plan.trees
@@ -63,7 +67,7 @@ class Committer:
         depth = np.arange(len(entry)) - starts[entry]
         tokens = _Tokens(walk.verified_id, entry, rows[entry], depth, base[entry])
         if len(entry) > len(rows):
-            table.moves = _moves(table, walk.accepted_indices - first_nodes[entry], tokens)
+            table.moves += _moves(table, walk.accepted_indices - first_nodes[entry], tokens)
         kept, ends = self._ends(table.limit[rows] - 1 - base, counts, tokens)
         if ends:
             tokens = tokens[depth < kept[entry]]
@@ -73,7 +77,7 @@ class Committer:
         table.counts.add_rounds(rows[: planned.num_decoding], late=rows[planned.late])
         asked = None
         if planned.num_speculating:
-            asked = self._note_trees(planned, walk.accept_length)
+            asked = self._note_trees(planned, walk.accept_length, shapes)
             _note_paths(planned, walk, starts=starts, step=step)
         for chunk in planned.due.chunks:
             if chunk.is_last:
@@ -105,7 +109,9 @@ class Committer:
                 kept[number] = depth + 1
         return kept, ends
 
-    def _note_trees(self, planned: PlannedStep, accept_length: np.ndarray) -> AskedTrees | None:
+    def _note_trees(
+        self, planned: PlannedStep, accept_length: np.ndarray, shapes: Sequence[TreeShape | None]
+    ) -> AskedTrees | None:
         """How far each tree was right; for the routers' policies with the late ones. None where no draft was asked."""
         num_trees = len(planned.due.trees)
         node_indptr = planned.plan.trees.node_indptr
@@ -117,14 +123,9 @@ class Committer:
         self._table.counts.add_trees(planned.rows[trees], num_nodes=num_nodes, accept_length=accepted)
         self._window.extend(accepted.tolist())
         asked = [*trees.tolist(), *planned.late]
-        shapes = [_shape_asked(planned.seqs[number]) for number in asked]
-        return AskedTrees(asked, shapes, num_nodes, accepted) if asked else None
-
-
-def _shape_asked(seq: Sequence) -> TreeShape:
-    """The shape of the tree that the request got or still waits for."""
-    assert seq.draft is not None and seq.draft.shape is not None
-    return seq.draft.shape
+        shapes_asked = [shape for number in asked if (shape := shapes[number]) is not None]
+        assert len(shapes_asked) == len(asked), "a tree that nobody asked for"
+        return AskedTrees(asked, shapes_asked, num_nodes, accepted) if asked else None
 
 
 def _note_paths(planned: PlannedStep, walk: WalkResult, *, starts: np.ndarray, step: int) -> None:

@@ -25,17 +25,26 @@ class StepTimes:
         self._between: dict[int, float] = {}  # of rows that were asked for
 
     def expect(self, num_rows: int) -> float:
-        return self._scale * self._at_warm_up(num_rows)
+        return self._scale * self.at_warm_up(num_rows)
 
     def observe(self, num_rows: int, step_ms: float) -> None:
-        ratio = step_ms / self._at_warm_up(num_rows)
+        ratio = step_ms / self.at_warm_up(num_rows)
         self._scale += _SMOOTHING * (ratio - self._scale)
 
-    def _at_warm_up(self, num_rows: int) -> float:
+    def at_warm_up(self, num_rows: int) -> float:
+        """Before any correction. Past the most rows that were measured it grows as between the last two."""
         step_ms = self._between.get(num_rows)
         if step_ms is None:
-            step_ms = self._between[num_rows] = float(np.interp(num_rows, self._rows, self._step_ms))
+            step_ms = self._between[num_rows] = self._interpolated(num_rows)
         return step_ms
+
+    def _interpolated(self, num_rows: int) -> float:
+        rows, step_ms = self._rows, self._step_ms
+        inside = float(np.interp(num_rows, rows, step_ms))
+        if num_rows <= rows[-1] or len(rows) == 1:
+            return inside
+        slope = (step_ms[-1] - step_ms[-2]) / (rows[-1] - rows[-2])
+        return inside + max(0.0, slope) * (num_rows - rows[-1])
 
 
 class TreeDeadline:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from target_service.draft_desk import DraftDesk
 from target_service.draft_orders import DraftOrders
 from target_service.draft_rows import FLUSH_ROWS, MAX_RIDING_ROWS, RowSender
+from target_service.sequence import Sequence
 from target_service.shape_now import shape_now
 
 MAX_SYNC_INFLIGHT = 8  # unacknowledged Sync messages of one link
+_HALVES_DIFFER = 1  # from the mean, at most: one that changes halves waits for the other's turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,7 @@ class Asking:
     step: int  # the last one
     deadline_s: float  # how long a tree may take
     num_decoding: int  # requests past their prompt, by which a decision's rung is chosen
+    is_split: bool = False  # trees of two halves are verified apart
 
 
 class DraftAsker:
@@ -37,8 +41,11 @@ class DraftAsker:
         """
         desk, rows = self._desk, self._rows
         num_decoding, context_length = asking.num_decoding, self._context_length
+        asked: list[Sequence] = []
         worth_asking: dict[str, bool] = {}
         for seq in desk.followed:
+            if seq.is_running:
+                continue
             session = seq.draft or desk.attach(seq, asking.now_s)
             if session is None or not session.may_ask:
                 continue
@@ -65,7 +72,10 @@ class DraftAsker:
                 deadline_s = asking.now_s + asking.deadline_s
                 session.ask(committed_len, shape=shape, now_s=asking.now_s, deadline_s=deadline_s)
                 rows.ask(seq, base, shape=shape, step=asking.step)
+                asked.append(seq)
         rows.start_read()
+        if asking.is_split and asked:
+            _balance(asked, desk.followed)
 
     def take_orders(self) -> dict[str, DraftOrders]:
         """What each link is to send at once, in the order open, extend, release. A new address wants a link."""
@@ -81,3 +91,22 @@ class DraftAsker:
     def take_late_orders(self) -> dict[str, DraftOrders]:
         """What each link is to send after that: rows that were read from the pool. Waits for the read."""
         return self._rows.take_late()
+
+
+def _balance(asked: list[Sequence], followed: Collection[Sequence]) -> None:
+    """MUTATES asked: puts them into halves, each where it was, but for those that are too many there."""
+    sizes = [0, 0]
+    chosen = {seq.key for seq in asked}
+    for seq in followed:
+        session = seq.draft
+        if (
+            session is not None
+            and (session.is_asking or session.tree is not None or seq.is_running)
+            and seq.key not in chosen
+        ):
+            sizes[seq.half] += 1
+    most = (sum(sizes) + len(asked)) // 2 + _HALVES_DIFFER
+    for seq in asked:
+        if sizes[seq.half] >= most:
+            seq.half ^= 1
+        sizes[seq.half] += 1

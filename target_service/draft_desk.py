@@ -24,6 +24,7 @@ from target_service.metrics import TargetMetrics
 from target_service.request import RequestKey
 from target_service.sequence import Sequence
 
+_NOWHERE = -1  # a length at which no tree is of use
 REOPEN_DELAY_S = 1.0  # before a draft that refused or lost a session is asked for another
 
 _log = logging.getLogger(__name__)
@@ -148,7 +149,11 @@ class DraftDesk:
                 continue
             committed_len = seq.committed_len
             root_token = seq.table.tokens.item(seq.row, committed_len)
+            if seq.is_running:  # without this tree
+                committed_len = _NOWHERE
             verdict = seq.draft.on_tree(arrived, committed_len=committed_len, root_token=root_token)
+            if verdict is TreeVerdict.USED:
+                seq.draft.answered_at_s = now_s
             state.patience.note(in_time=verdict is TreeVerdict.USED)
             verdicts.append(verdict)
             if verdict is TreeVerdict.LATE and arrived.round == seq.draft.round:

@@ -37,6 +37,7 @@ class DraftSession:
 
     __slots__ = (
         "address",
+        "answered_at_s",
         "asked_at_s",
         "asked_len",
         "deadline_s",
@@ -68,6 +69,7 @@ class DraftSession:
         self.is_asking = False
         self.asked_len = 0  # committed_len of the ask
         self.asked_at_s = 0.0
+        self.answered_at_s = 0.0  # when the last tree that was of use came
         self.deadline_s = 0.0
         self.shape: TreeShape | None = None  # of the ask
         self.tree: DraftTree | None = None

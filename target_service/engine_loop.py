@@ -11,37 +11,22 @@ from target_service.deadline import StepTimes, TreeDeadline
 from target_service.draft_asker import Asking, DraftAsker
 from target_service.draft_desk import DraftDesk
 from target_service.draft_orders import DraftOrders
-from target_service.emission import Emission, ReturnReason
-from target_service.events import (
-    Cancelled,
-    DrainEnded,
-    DrainStarted,
-    Event,
-    LinkDown,
-    LinkGone,
-    LinkUp,
-    PolicySet,
-    Refused,
-    RowsSynced,
-    SessionsAnswered,
-    SpeculationUpdated,
-    Stopped,
-    StreamClosed,
-    StreamOpened,
-    Submitted,
-    TreesArrived,
-)
+from target_service.emission import Emission
+from target_service.events import RowsSynced, TreesArrived
+from target_service.flights import Flights
+from target_service.halves import Halves, TreeStep
+from target_service.inbox import Inbox
 from target_service.mailbox import Mailbox
 from target_service.metrics import TargetMetrics
 from target_service.reporter import DoneStep, Reporter, ReportParts, StepMarks
 from target_service.request_desk import RequestDesk
-from target_service.scheduler import Schedule, schedule
+from target_service.scheduler import Moment, Schedule, schedule
 from target_service.speculation_stats import AcceptanceWindow
-from target_service.step_plan import plan_step
 from target_service.step_runner import StepRunner
 from target_service.tree_wait import TreeWait
 
 IDLE_WAIT_S = 1.0  # between looks at the drafts, at most
+BUSY_WAIT_S = 0.0002  # between looks at a step under way, while the other half's trees may come
 # Orders wait for the interpreter's lock while this thread puts a step's news together: 0.45 ms of a round of 10 ms, one
 # H200 at the 8B shape. So the news waits until they have left.
 HEAD_START_S = 0.0003
@@ -58,6 +43,7 @@ class LoopParts:
     drafts: DraftDesk
     asker: DraftAsker
     times: StepTimes
+    halves: Halves
     window: AcceptanceWindow
     deadline: TreeDeadline
     metrics: TargetMetrics
@@ -81,7 +67,9 @@ class EngineLoop:
 
     Where the device computes on its own, what others are to know of a step is put together and delivered while the
     next one runs, or at once where none is due: between a result and the next launch there is only what these need.
-    Where the loop's thread computes, it is delivered before the next step, and after the asks to drafts have left.
+    Where rounds are split in halves, the step of one is launched behind that of the other, so that the device has no
+    rest at all. Where the loop's thread computes, a step's news is delivered before the next step, and after the asks
+    to drafts have left.
     """
 
     def __init__(
@@ -93,17 +81,20 @@ class EngineLoop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._parts = parts
-        self._mailbox = mailbox
         self._send_orders = outlets.send_orders
         self._clock = clock
+        self._inbox = Inbox(mailbox, parts.requests, parts.drafts, clock=clock)
+        self._flights = Flights(parts.runner, parts.requests.table, clock=clock)
         self._committer = Committer(parts.requests, window=parts.window)
         self._reporter = Reporter(
             ReportParts(parts.requests, parts.drafts, parts.times, parts.window, parts.metrics), outlets.deliver
         )
-        self._stopped = False
-        self._step = 0
+        self._step = 0  # the last one that is known
+        self._over_s = 0.0  # when it was over
         self._has_asked = False  # since the last event that may make a request ask
         self._has_sent = False  # orders by the event loop, which needs the interpreter's lock for them
+        self._has_looked = False  # for a step to launch behind the one under way, since anything changed
+        self._due = Schedule()  # the last look's
         self._is_idle = False  # the last turn ran no step
         self._waiting_since_s: float | None = None  # for trees alone
         self._tree_wait = TreeWait(parts.times)
@@ -112,16 +103,16 @@ class EngineLoop:
         """Turns until a Stopped event; then the other ranks end as well."""
         self._parts.runner.enter_thread()
         wait_s = 0.0
-        while not self._stopped:
+        while not self._inbox.stopped:
             wait_s = self.turn(wait_s)
         self._reporter.flush()
         self._parts.runner.stop()
 
     def turn(self, wait_s: float) -> float:
-        """Waits at most wait_s for events and does at most one step. Returns how long the next turn may wait."""
-        events = self._mailbox.take(wait_s)
+        """Waits at most wait_s for events, launches what is due, and lands at most one step. Returns how long the next
+        turn may wait."""
+        events = self._inbox.take(wait_s, is_busy=len(self._flights) > 0)
         for event in events:
-            self._apply(event)
             self._has_asked &= isinstance(event, _FOR_THE_NEXT_STEP)
         if self._is_idle and not events:  # time alone may let a draft be tried again
             self._has_asked = False
@@ -130,67 +121,117 @@ class EngineLoop:
         if not self._has_asked:
             self._ask_drafts(now_s)
         self._hand_over_orders()
-        due = self._schedule(now_s)
-        self._is_idle = due.is_empty
-        if not due.is_empty:
-            self._run_step(due, now_s)
-            if self._has_sent and not self._parts.runner.is_asynchronous:
-                self._has_sent = False
-                return HEAD_START_S
-            return 0.0
-        self._hand_over_late()
-        if self._has_sent and self._reporter.holds_step:
-            self._has_sent = self._is_idle = False
-            return HEAD_START_S
-        self._reporter.flush_changes()
-        if due.until_s is None:
-            self._waiting_since_s = None
-            return IDLE_WAIT_S
-        if self._waiting_since_s is None:
-            self._waiting_since_s = now_s
-        return min(max(due.until_s - now_s, 0.0), IDLE_WAIT_S)
+        self._has_looked &= not events
+        while self._may_launch:
+            self._due = self._schedule(now_s)
+            self._has_looked = len(self._flights) > 0
+            if self._due.is_empty:
+                break
+            self._launch(self._due, now_s)
+            now_s = self._clock()
+        self._is_idle = not self._flights
+        return self._rest(now_s) if self._is_idle else self._fly()
+
+    @property
+    def _may_launch(self) -> bool:
+        """Behind a step under way one that has trees of the other half, and nothing while something waits for the end
+        of both."""
+        if not self._flights:
+            return not self._inbox.is_holding
+        may_follow = self._parts.halves.is_split and not self._inbox.is_holding
+        return may_follow and not self._flights.is_full and not self._has_looked
 
     def _schedule(self, now_s: float) -> Schedule:
         requests, limits = self._parts.requests, self._parts.requests.limits
         if limits.join_rounds is None:
             limits = replace(limits, join_rounds=self._tree_wait.is_short)
-        return schedule(requests.sequences.values(), limits, num_decoding=requests.num_decoding, now_s=now_s)
+        moment = Moment(
+            now_s,
+            requests.num_decoding,
+            is_split=self._parts.halves.is_split,
+            is_busy=len(self._flights) > 0,
+        )
+        return schedule(requests.sequences.values(), limits, moment)
 
-    def _run_step(self, due: Schedule, now_s: float) -> None:
-        runner = self._parts.runner
-        if not runner.is_asynchronous:  # the launch is the step itself
+    def _launch(self, due: Schedule, now_s: float) -> None:
+        if not self._parts.runner.is_asynchronous:  # the launch is the step itself
             self._reporter.flush()
         waited_s = 0.0 if self._waiting_since_s is None else now_s - self._waiting_since_s
         self._waiting_since_s = None
         if due.trees:
             self._tree_wait.observe(waited_s)
-        self._step += 1
-        planned = plan_step(due, self._parts.requests.table)
-        planned_s = self._clock()
-        pending = runner.launch(planned.plan, planned.sampling, num_feature_rows=planned.num_drafted_rows)
+        self._flights.launch(due, began_s=now_s, waited_s=waited_s)
+        self._tell()
+
+    def _fly(self) -> float:
+        """A step is under way."""
+        expects_trees = self._has_looked and not self._flights.is_full and self._due.until_s is not None
+        if expects_trees and not self._inbox.is_holding and not self._flights.is_over():
+            self._tell()
+            return BUSY_WAIT_S
+        self._land()
+        if self._parts.runner.is_asynchronous and not self._flights:
+            return 0.0
+        if self._has_sent:
+            self._has_sent = False
+            return HEAD_START_S
+        self._tell()
+        return 0.0
+
+    def _rest(self, now_s: float) -> float:
+        """No step is due, or under way."""
         self._hand_over_late()
-        self._reporter.flush()
-        self._has_sent = False
-        sessions = [(0, 0) if seq.draft is None else (seq.draft.session, seq.draft.round) for seq in planned.seqs]
-        result = pending.result()
-        known_s = self._clock()
-        committed = self._committer.commit(planned, result.walk, step=self._step)
+        if self._has_sent and self._reporter.holds_step:
+            self._has_sent = self._is_idle = False
+            return HEAD_START_S
+        self._reporter.flush_changes()
+        until_s = self._due.until_s
+        if until_s is None:
+            self._waiting_since_s = None
+            return IDLE_WAIT_S
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        return min(max(until_s - now_s, 0.0), IDLE_WAIT_S)
+
+    def _land(self) -> None:
+        """The first step under way becomes known: it is committed, and the drafts are asked for what follows."""
+        flight, result = self._flights.land()
+        self._has_looked = False
+        self._step = flight.number
+        committed = self._committer.commit(flight.planned, result.walk, step=flight.number, shapes=flight.shapes)
         committed_s = self._clock()
         self._ask_drafts(committed_s)
         self._hand_over_orders()
+        asked_s = self._clock()
+        free_s = max(flight.began_s, self._over_s)
+        self._over_s = flight.known_s if self._flights else asked_s
         done = DoneStep(
-            number=self._step,
-            planned=planned,
-            sessions=sessions,
+            number=flight.number,
+            planned=flight.planned,
+            sessions=flight.sessions,
             result=result,
             committed=committed,
-            waited_s=waited_s,
-            marks=StepMarks(now_s, planned_s, known_s, committed_s, self._clock()),
+            waited_s=flight.waited_s,
+            turnaround_s=flight.turnaround_s,
+            is_alone=not (flight.is_queued or flight.is_followed),
+            marks=StepMarks(
+                flight.began_s, flight.planned_s, flight.known_s, committed_s, asked_s, free_s, self._over_s
+            ),
         )
+        self._reporter.flush()
         self._reporter.note(done)
-        if not runner.is_asynchronous and not self._has_sent:
-            self._hand_over_late()
-            self._reporter.flush()
+        if flight.turnaround_s:
+            self._parts.halves.observe(
+                TreeStep(
+                    rows=flight.planned.plan.num_rows,
+                    trees=len(flight.planned.due.trees),
+                    device_ms=result.forward_ms + result.sample_ms,
+                    step_ms=done.marks.step_ms,
+                    turnaround_ms=1e3 * flight.turnaround_s,
+                    is_queued=flight.is_queued,
+                    is_followed=flight.is_followed,
+                )
+            )
 
     def _ask_drafts(self, now_s: float) -> None:
         parts = self._parts
@@ -199,7 +240,8 @@ class EngineLoop:
             return
         self._hand_over_late()
         num_decoding = parts.requests.num_decoding
-        parts.asker.advance(Asking(now_s, self._step, parts.deadline.seconds(num_decoding), num_decoding))
+        deadline_s = parts.deadline.seconds(num_decoding)
+        parts.asker.advance(Asking(now_s, self._step, deadline_s, num_decoding, is_split=parts.halves.is_split))
 
     def _hand_over_orders(self) -> None:
         orders = self._parts.asker.take_orders()
@@ -212,40 +254,8 @@ class EngineLoop:
         if orders:
             self._send_orders(orders)
 
-    def _apply(self, event: Event) -> None:
-        requests, drafts = self._parts.requests, self._parts.drafts
-        now_s = self._clock()
-        match event:
-            case Submitted():
-                for request in event.requests:
-                    requests.submit(request)
-            case TreesArrived():
-                drafts.on_trees(event, now_s)
-            case SessionsAnswered():
-                drafts.on_answers(event, now_s)
-            case RowsSynced():
-                drafts.on_synced(event, now_s)
-            case Cancelled():
-                requests.cancel(event)
-            case SpeculationUpdated():
-                requests.update_speculation(event)
-            case PolicySet():
-                requests.set_policy(event)
-            case Refused():
-                requests.refuse(event)
-            case StreamOpened():
-                requests.open_stream(event.stream)
-            case StreamClosed():
-                requests.close_stream(event.stream)
-            case LinkUp():
-                drafts.on_link_up(event, now_s)
-            case LinkDown():
-                drafts.on_link_down(event)
-            case LinkGone():
-                drafts.on_link_gone(event)
-            case DrainStarted():
-                requests.draining = True
-            case DrainEnded():
-                requests.return_all(ReturnReason.DRAINING)
-            case Stopped():
-                self._stopped = True
+    def _tell(self) -> None:
+        """While the device works."""
+        self._hand_over_late()
+        self._reporter.flush()
+        self._has_sent = False

@@ -44,7 +44,14 @@ def service_info(config: TargetConfig, rank: LoadedRank) -> ServiceInfo:
         num_pages=rank.cache.num_pages,
         max_running_requests=config.max_running_requests,
         eos_token_ids=model.config.eos_token_ids,
+        overlaps_rounds=overlaps_rounds(config, rank),
     )
+
+
+def overlaps_rounds(config: TargetConfig, rank: LoadedRank) -> bool:
+    """Whether half of a round may be verified while the other half is drafted: on a device that computes on its own."""
+    can_overlap = rank.model.device.type == "cuda" and rank.model.feature_size > 0
+    return can_overlap and not config.disable_overlap_schedule
 
 
 def add_step_times(info: ServiceInfo, times: StepTimes) -> None:

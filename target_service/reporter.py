@@ -32,11 +32,13 @@ class StepMarks:
     known_s: float  # its result
     committed_s: float
     asked_s: float  # the drafts, for the next round
+    free_s: float  # when it began, or the step before was over, whichever is later
+    over_s: float  # when the next one may begin: known_s where that was launched already, else asked_s
 
     @property
     def step_ms(self) -> float:
-        """The step as a whole."""
-        return (self.asked_s - self.began_s) * 1e3
+        """The step as a whole, less what it shared with the one before."""
+        return (self.over_s - self.free_s) * 1e3
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class DoneStep:
     result: StepResult
     committed: Committed
     waited_s: float  # before the step, for trees alone
+    turnaround_s: float  # from the first ask for its trees until they were all there
+    is_alone: bool  # no other step was under way at the same time
     marks: StepMarks
 
 
@@ -91,7 +95,7 @@ class Reporter:
         self._step = done.number
         plan, marks = done.planned.plan, done.marks
         done.committed.news.tell(self._parts.requests)
-        if not done.planned.num_chunk_tokens:
+        if done.is_alone and not done.planned.num_chunk_tokens:
             self._parts.times.observe(plan.num_rows, marks.step_ms)
         num_decoding = done.planned.num_decoding
         roots = plan.trees.node_indptr[: num_decoding + 1]
@@ -102,6 +106,7 @@ class Reporter:
             step_ms=marks.step_ms,
             forward_ms=done.result.forward_ms,
             tree_wait_ms=done.waited_s * 1e3,
+            tree_turnaround_ms=done.turnaround_s * 1e3,
             context_tokens=int(plan.trees.positions[roots[:-1]].sum()),
             verified_requests=num_decoding,
             drafted_requests=int((num_nodes > 1).sum()),
@@ -158,6 +163,7 @@ class Reporter:
 
 def _record(done: DoneStep) -> RoundRecord:
     marks, result = done.marks, done.result
+    launched_s = max(marks.planned_s, marks.free_s)
     return RoundRecord(
         step=done.number,
         time_s=time.time(),
@@ -170,7 +176,7 @@ def _record(done: DoneStep) -> RoundRecord:
             "plan": (marks.planned_s - marks.began_s) * 1e3,
             "forward": result.forward_ms,
             "sample": result.sample_ms,
-            "host": max(0.0, (marks.known_s - marks.planned_s) * 1e3 - result.forward_ms - result.sample_ms),
+            "host": max(0.0, (marks.known_s - launched_s) * 1e3 - result.forward_ms - result.sample_ms),
             "commit": (marks.committed_s - marks.known_s) * 1e3,
             "extend": (marks.asked_s - marks.committed_s) * 1e3,
         },

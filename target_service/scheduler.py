@@ -55,41 +55,63 @@ class Schedule:
         return not (self.trees or self.missing or self.plain or self.chunks)
 
 
-def schedule(sequences: Iterable[Sequence], limits: Limits, *, num_decoding: int, now_s: float) -> Schedule:
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When a step is looked for."""
+
+    now_s: float
+    num_decoding: int
+    is_split: bool = False  # trees of the two halves are verified apart
+    is_busy: bool = False  # a step is under way: another is launched behind it only for the trees of the other half
+
+
+def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> Schedule:
     """Sequences in order of arrival.
 
-    A request whose tree is on its way is left out. Trees that are there wait for those that are not, up to the
-    first deadline, unless prompts or undrafted requests keep the model busy anyway; with join_rounds these wait, too,
-    until a tree is late. Each decoding request gets one row, prompts what is left up to their limit, and trees the
+    A request that a step under way has is left out, and one whose tree is on its way. Trees that are there wait for
+    those that are not, up to the first deadline, unless prompts or undrafted requests keep the model busy anyway; with
+    join_rounds these wait, too, until a tree is late. Split, trees wait for those of their own half alone, and the two
+    halves take turns. Each decoding request gets one row, prompts what is left up to their limit, and trees the
     rest: one that does not fit is cut.
     Past max_rows requests, those that waited longest go first. MUTATES sessions: a tree that takes part is taken, and
     so is one of a request that does not speculate any more.
     """
+    now_s = moment.now_s
     ready: list[Sequence] = []  # a tree is there
     missing: list[Sequence] = []  # none came in time, or none was asked for yet
     plain: list[Sequence] = []
     prompts: list[Sequence] = []
     until_s: float | None = None
+    waiting_halves: set[int] = set()
     is_late = False
     for seq in sequences:
         session = seq.draft
+        if seq.is_running:
+            continue
         if not seq.is_decoding:
             prompts.append(seq)
         elif session is None:
             plain.append(seq)
-        elif seq.decision.shape_for(num_decoding) is None:
+        elif seq.decision.shape_for(moment.num_decoding) is None:
             session.tree = None
             plain.append(seq)
         elif session.tree is not None:
             ready.append(seq)
-        elif session.is_waiting(now_s):
+        elif session.is_waiting(now_s) or (moment.is_busy and session.is_asking):
             until_s = session.deadline_s if until_s is None else min(until_s, session.deadline_s)
+            waiting_halves.add(seq.half)
         else:
             missing.append(seq)
             is_late |= session.is_asking
-    is_idle = not missing and not plain and not prompts
-    if until_s is not None and (is_idle or (limits.join_rounds and not is_late)):
+    half = _whole_half(ready, waiting_halves) if moment.is_split else []
+    if half:
+        ready = half
+    elif moment.is_busy:
         return Schedule(until_s=until_s)
+    elif until_s is not None:
+        is_idle = not missing and not plain and not prompts
+        if is_idle or (limits.join_rounds and not is_late):
+            return Schedule(until_s=until_s)
 
     num_roots = len(ready) + len(missing) + len(plain)
     if num_roots > limits.max_rows:
@@ -101,6 +123,15 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, *, num_decoding: int
     chunks = _chunks(prompts, min(spare, limits.chunked_prefill_size))
     spare -= sum(chunk.stop - chunk.start for chunk in chunks)
     return Schedule(_trees(ready, spare), missing, plain, chunks)
+
+
+def _whole_half(ready: list[Sequence], waiting_halves: set[int]) -> list[Sequence]:
+    """The trees of the half of which none is missing; of two such, the one whose turn it is. Empty without one."""
+    whole = [seq for seq in ready if seq.half not in waiting_halves]
+    if not whole:
+        return whole
+    half = min(whole, key=lambda seq: seq.last_step).half
+    return [seq for seq in whole if seq.half == half]
 
 
 def _chunks(prompts: list[Sequence], num_tokens: int) -> list[ChunkTurn]:

@@ -28,14 +28,16 @@ class Sequence:
     """Owns the pages and the table's row of one request from admission until ``close``.
 
     In prefill tokens up to prefill_len have no KV yet; in decode the newest token alone has none, at position
-    committed_len. KV that an accepted path left out of place moves before the next step (the table's ``moves``),
-    and until then ``slots`` names where it is.
+    committed_len. KV that an accepted path left out of place moves before the request's next step (the table's
+    ``moves``), and until that is planned ``slots`` names where it is.
     """
 
     __slots__ = (
         "decision",
         "draft",
+        "half",
         "is_decoding",
+        "is_running",
         "key",
         "limit",
         "pages",
@@ -66,6 +68,8 @@ class Sequence:
             self.stop_ids |= frozenset(eos_token_ids)
         self.row = table.add(request, pages.page_ids, limit=limit, stop_ids=self.stop_ids)
         self.is_decoding = False
+        self.is_running = False  # in a step that was launched and is not known yet
+        self.half = 0  # that its trees belong to, 0 or 1, where rounds are split
         self.draft: DraftSession | None = None
         self.span = NO_SPAN
         self.path = StepPath(0, 0, np.zeros(0, np.int32), 0)  # of the step that it last speculated in

@@ -20,7 +20,7 @@ _SAMPLING = ("seed", "temperature", "top_k", "top_p", "min_p")
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """KV and feature rows that accepted paths left out of place, to be moved before the next step writes."""
+    """KV and feature rows that accepted paths left out of place; they move before their request's next step writes."""
 
     rows: np.ndarray  # int64 [n], of the table
     src: np.ndarray  # int64 [n] slots
@@ -29,6 +29,15 @@ class Moves:
     @classmethod
     def none(cls) -> Moves:
         return cls(*(np.zeros(0, np.int64) for _ in range(3)))
+
+    def __getitem__(self, kept: np.ndarray) -> Moves:
+        return Moves(self.rows[kept], self.src[kept], self.dst[kept])
+
+    def __add__(self, other: Moves) -> Moves:
+        if not len(self.rows):
+            return other
+        parts = zip((self.rows, self.src, self.dst), (other.rows, other.src, other.dst), strict=True)
+        return Moves(*(np.concatenate(part) for part in parts))
 
 
 class SequenceTable:
@@ -79,7 +88,7 @@ class SequenceTable:
         self._free.append(row)
         stays = self.moves.rows != row
         if not stays.all():
-            self.moves = Moves(self.moves.rows[stays], self.moves.src[stays], self.moves.dst[stays])
+            self.moves = self.moves[stays]
 
     def sampling(self, rows: np.ndarray) -> SamplingBatch:
         """How these requests sample."""
@@ -102,9 +111,15 @@ class SequenceTable:
         stops: np.ndarray = (self.stop_ids[rows] == tokens[:, None]).any(axis=1)
         return stops
 
-    def take_moves(self) -> Moves:
-        """All moves, for the next step's plan."""
-        moves, self.moves = self.moves, Moves.none()
+    def take_moves(self, rows: np.ndarray) -> Moves:
+        """Those of the rows, which the next step has. The others wait for theirs: it may be long, and a read on its way
+        knows the places that they have now."""
+        if not len(self.moves.rows):
+            return self.moves
+        taken = np.zeros(len(self.committed_len), np.bool_)
+        taken[rows] = True
+        taken = taken[self.moves.rows]
+        moves, self.moves = self.moves[taken], self.moves[~taken]
         return moves
 
     def _set_stop_ids(self, row: int, stop_ids: frozenset[int]) -> None:

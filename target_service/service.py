@@ -28,7 +28,8 @@ from target_service.draft_rows import RowSender
 from target_service.engine_loop import EngineLoop, LoopParts, Outlets
 from target_service.events import DrainEnded, DrainStarted, Stopped
 from target_service.front import Front
-from target_service.info_codec import ServiceInfo, add_step_times, service_info
+from target_service.halves import Halves
+from target_service.info_codec import ServiceInfo, add_step_times, overlaps_rounds, service_info
 from target_service.link_home import LinkHome
 from target_service.loading import LoadedRank, load_rank
 from target_service.mailbox import Mailbox
@@ -99,6 +100,7 @@ def make_parts(
         drafts=drafts,
         asker=DraftAsker(drafts, rows, context_length=context_length),
         times=times,
+        halves=Halves(times, enabled=overlaps_rounds(config, rank)),
         window=window,
         deadline=TreeDeadline(times, window, fixed_ms=config.speculative_tree_deadline_ms),
         metrics=metrics,

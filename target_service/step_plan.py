@@ -38,15 +38,15 @@ class PlannedStep:
 
 
 def plan_step(due: Schedule, table: SequenceTable) -> PlannedStep:
-    """MUTATES the table: the moves that the last step left are in the plan now."""
+    """MUTATES the table: the moves that the requests' last steps left are in the plan now."""
     builder = StepBuilder(table.page_size)
-    moves = table.take_moves()
-    if len(moves.src):
-        builder.move(moves.src, moves.dst)
     ending = [chunk.seq for chunk in due.chunks if chunk.is_last]
     seqs = [*(turn.seq for turn in due.trees), *due.missing, *due.plain, *ending]
     rows = np.array([seq.row for seq in seqs], np.int64)
     num_decoding = len(seqs) - len(ending)
+    moves = table.take_moves(rows[:num_decoding])
+    if len(moves.src):
+        builder.move(moves.src, moves.dst)
     if num_decoding:
         builder.add_trees(_tree_rows(due, table, rows[:num_decoding]))
     for chunk in due.chunks:

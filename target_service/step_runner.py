@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,10 @@ from engine.pool import TargetCache
 from engine.target_model import TargetModel
 from engine.tp import TpGroup
 from kernels.ops import Ops, PendingWalk, SamplingBatch, WalkResult
-from target_service.feature_rows import FeatureRows
+from target_service.feature_rows import CopiedRows, FeatureRows
 from target_service.step_timer import StepTimer, make_timer
+
+MAX_IN_FLIGHT = 2  # steps that may be launched and not known at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +29,22 @@ class StepResult:
 
 
 class PendingStep:
-    """A step that was launched. One at a time: ``result`` is to be asked before the next launch."""
+    """A step that was launched. ``result`` is asked for once, in the order of the launches."""
 
-    def __init__(self, walk: PendingWalk, timer: StepTimer) -> None:
+    def __init__(self, walk: PendingWalk, timer: StepTimer, features: CopiedRows) -> None:
         self._walk = walk
         self._timer = timer
+        self._features = features
+
+    def is_over(self) -> bool:
+        """Whether ``result`` would not wait."""
+        return self._walk.is_ready() and self._timer.is_over()
 
     def result(self) -> StepResult:
-        """Waits for the device. The arrays of the walk are the caller's."""
+        """Waits for the device. The arrays of the walk are the caller's; the runner's features are this step's now."""
         walk = self._walk.result()
         forward_ms, sample_ms = self._timer.read_ms()
+        self._features.show()
         return StepResult(walk, forward_ms, sample_ms)
 
 
@@ -47,7 +56,7 @@ class StepRunner:
         self._cache = cache
         self._ops = ops
         self._tp = tp
-        self._timer = make_timer(model.device)
+        self._timers = itertools.cycle([make_timer(model.device) for _ in range(MAX_IN_FLIGHT)])
         self.is_asynchronous = model.device.type == "cuda"  # whether ``launch`` returns before the step is computed
         self.features = FeatureRows(cache.features)
 
@@ -60,19 +69,20 @@ class StepRunner:
     def launch(self, plan: StepPlan, sampling: SamplingBatch, *, num_feature_rows: int = 0) -> PendingStep:
         """sampling: one entry for each tree of the plan. MUTATES the cache. Waits for no device but the CPU.
 
-        ``features`` keeps the first num_feature_rows rows of the step.
+        At most MAX_IN_FLIGHT steps may be without a result. ``features`` keeps the first num_feature_rows rows of the
+        step.
         """
-        self._timer.start()
+        timer = next(self._timers)
+        self.features.protect_reads()
+        timer.start()
         if self._tp.size > 1:
             self._tp.broadcast_plan(plan.pack())
         output = self._model.step(plan, self._cache)
-        self._timer.forwarded()
+        timer.forwarded()
         assert output.logits is not None
         walk = self._ops.start_walk(output.logits, plan.trees, sampling)
-        self._timer.sampled()
-        if num_feature_rows:
-            self.features.copy_step(output.features, num_feature_rows)
-        return PendingStep(walk, self._timer)
+        timer.sampled()
+        return PendingStep(walk, timer, self.features.copy_step(output.features, num_feature_rows))
 
     def run(self, plan: StepPlan, sampling: SamplingBatch) -> StepResult:
         """Launches a step and waits for it."""

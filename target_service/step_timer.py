@@ -17,6 +17,10 @@ class StepTimer(Protocol):
 
     def sampled(self) -> None: ...
 
+    def is_over(self) -> bool:
+        """Whether both parts are."""
+        ...
+
     def read_ms(self) -> tuple[float, float]:
         """Milliseconds of the forward and of the sampling. Waits until both are over."""
         ...
@@ -37,6 +41,9 @@ class HostTimer:
     def sampled(self) -> None:
         self._sampled_s = time.perf_counter()
 
+    def is_over(self) -> bool:
+        return True
+
     def read_ms(self) -> tuple[float, float]:
         return (self._forwarded_s - self._started_s) * 1e3, (self._sampled_s - self._forwarded_s) * 1e3
 
@@ -55,6 +62,10 @@ class CudaTimer:
 
     def sampled(self) -> None:
         self._sampled.record()
+
+    def is_over(self) -> bool:
+        over: bool = self._sampled.query()
+        return over
 
     def read_ms(self) -> tuple[float, float]:
         self._sampled.synchronize()

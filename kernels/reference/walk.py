@@ -18,6 +18,9 @@ class FinishedWalk:
 
     walk: WalkResult
 
+    def is_ready(self) -> bool:
+        return True
+
     def result(self) -> WalkResult:
         return self.walk
 

@@ -52,6 +52,10 @@ class WalkSlot:
         if self._event is not None:
             self._event.synchronize()
 
+    def is_ready(self) -> bool:
+        """Whether ``wait`` would not wait."""
+        return self._event is None or self._event.query()
+
     def rows(self, num_rows: int, path_stride: int) -> np.ndarray:
         """int32 [num_rows, path_stride], valid until the slot is used again."""
         return self._host_out[: num_rows * path_stride].reshape(num_rows, path_stride)
@@ -64,6 +68,9 @@ class SlotWalk:
     slot: WalkSlot
     roots: np.ndarray  # [b] int32
     path_stride: int
+
+    def is_ready(self) -> bool:
+        return self.slot.is_ready()
 
     def result(self) -> WalkResult:
         self.slot.wait()

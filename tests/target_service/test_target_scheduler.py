@@ -8,7 +8,7 @@ from paceline.tree import DraftTree
 from paceline.types import Rung, SamplingParams, SpeculationDecision, TreeShape
 from target_service.draft_session import ArrivedTree, DraftSession
 from target_service.request import Request, RequestKey, cost_of
-from target_service.scheduler import Limits, schedule
+from target_service.scheduler import Limits, Moment, schedule
 from target_service.sequence import Sequence
 from target_service.sequence_table import SequenceTable
 
@@ -53,8 +53,8 @@ def turns(due) -> list[tuple[int, int]]:
     return trees + [(seq.key.request, 1) for seq in due.missing + due.plain]
 
 
-def look(*sequences, limits=LIMITS, now_s=5.0):
-    return schedule(sequences, limits, num_decoding=len(sequences), now_s=now_s)
+def look(*sequences, limits=LIMITS, now_s=5.0, **moment):
+    return schedule(sequences, limits, Moment(now_s, len(sequences), **moment))
 
 
 def test_an_arrived_tree_is_verified():
