@@ -56,18 +56,19 @@ class _KnownWalk:
 class InstantOps:
     """Only what the loop itself asks of the ops. Every tree accepts ACCEPTED_PATH, or nothing where it is too small.
 
-    A walk is known step_s after it was started.
+    A walk is known step_s after it was started, or after the one before is known where that is later.
     """
 
     def __init__(self, stamps: Stamps, *, step_s: float) -> None:
         self._stamps = stamps
         self._step_s = step_s
+        self._free_s = 0.0  # when the last one is over
 
     def prepare_walk(self, limits: WalkLimits) -> None:
         """There is nothing to prepare."""
 
     def start_walk(self, logits: torch.Tensor, trees: TreeBatch, sampling: SamplingBatch) -> _KnownWalk:
-        due_s = time.monotonic() + self._step_s
+        due_s = self._free_s = max(time.monotonic(), self._free_s) + self._step_s
         starts = trees.node_indptr[:-1]
         accepts = np.diff(trees.node_indptr) > ACCEPTED_PATH[-1]
         accept_length = np.where(accepts, len(ACCEPTED_PATH) - 1, 0).astype(np.int32)

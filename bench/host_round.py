@@ -1,11 +1,11 @@
 """Times all of a speculative round but the models: the real target and draft services in a process each, over loopback.
 
-    python -m bench.host_round --batch 1,32 --step-ms 4.9 --draft-ms 0.85 --rounds-by lane,stream
+    python -m bench.host_round --batch 1,32 --step-ms 4.9 --draft-ms 0.85 --rounds-by lane,stream,halves
 
-Rounds travel by a lane or by the gRPC stream; where both are named, both have their services, and take turns. A step of
-the target and a round of the draft only wait, as a host waits for its GPU; every request verifies a tree of 16 nodes in
-every step. "round": between two steps' messages at the router's end of the stream; "host": what is left of it less the
-two waits. Milliseconds: quartiles.
+Rounds travel by a lane, by the gRPC stream, or by a lane in two halves; where several are named, each has its services,
+and they take turns. A step of the target and a round of the draft only wait, as a host waits for its GPU; every request
+verifies a tree of 16 nodes in every round. "round": until the router's end of the stream has news of each request;
+"host": what is left of it less the two waits, of which halves have one each. Milliseconds: quartiles.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import functools
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from statistics import quantiles
 from typing import TYPE_CHECKING
 
@@ -35,12 +36,13 @@ from engine.pages import PageAllocator, pages_for
 from paceline.threads import share_interpreter
 from paceline.types import MAX_SCRATCH_NODES
 from target_service.config import TargetConfig
+from target_service.halves import Halves
 from target_service.service import LoadedTarget, TargetService, make_parts
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-_WAYS = ("lane", "stream")
+_WAYS = ("lane", "stream", "halves")
 _PAGES_A_REQUEST = pages_for(PROMPT_LEN + MAX_TOKENS + MAX_SCRATCH_NODES, PAGE_SIZE)
 
 
@@ -78,7 +80,15 @@ def serve_draft(ready: Connection, batch: int, round_s: float, *, by_lane: bool)
     asyncio.run(serve())
 
 
-def serve_target(ready: Connection, batch: int, step_s: float) -> None:
+class AlwaysSplit(Halves):
+    """The step is of no device whose time could be known."""
+
+    @property
+    def is_split(self) -> bool:
+        return True
+
+
+def serve_target(ready: Connection, batch: int, step_s: float, *, in_halves: bool) -> None:
     """The target's process, likewise."""
     share_interpreter()
     rank = instant_rank(
@@ -96,6 +106,8 @@ def serve_target(ready: Connection, batch: int, step_s: float) -> None:
     )
     parts = make_parts(config, rank, context_length=CONTEXT, registry=CollectorRegistry())
     parts.runner.is_asynchronous = True
+    if in_halves:
+        parts = replace(parts, halves=AlwaysSplit(parts.times, enabled=False))
 
     async def serve() -> None:
         service = TargetService(LoadedTarget(config, target_info(), parts))
@@ -123,8 +135,9 @@ def serving(serve: Callable[[Connection, int, float], object], batch: int, wait_
 @contextlib.contextmanager
 def serving_pair(way: str, batch: int, *, step_s: float, draft_s: float) -> Iterator[tuple[int, int]]:
     """A target and its draft, between which rounds travel that way; their ports."""
-    serve_one = functools.partial(serve_draft, by_lane=way == "lane")
-    with serving(serve_one, batch, draft_s) as draft, serving(serve_target, batch, step_s) as target:
+    serve_one = functools.partial(serve_draft, by_lane=way != "stream")
+    serve_other = functools.partial(serve_target, in_halves=way == "halves")
+    with serving(serve_one, batch, draft_s) as draft, serving(serve_other, batch, step_s) as target:
         yield target, draft
 
 
@@ -135,10 +148,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--draft-ms", type=float, default=0.85)
     parser.add_argument("--rounds", type=int, default=400, help="of each turn")
     parser.add_argument("--turns", type=int, default=2)
-    parser.add_argument("--rounds-by", type=lambda text: text.split(","), default=["lane"], help="lane, stream or both")
+    parser.add_argument(
+        "--rounds-by", type=lambda text: text.split(","), default=["lane"], help=f"of {', '.join(_WAYS)}"
+    )
     args = parser.parse_args(argv)
     if not set(args.rounds_by) <= set(_WAYS):
-        parser.error(f"--rounds-by is {','.join(args.rounds_by)}; write lane, stream or lane,stream")
+        parser.error(f"--rounds-by is {','.join(args.rounds_by)}; write some of {','.join(_WAYS)}")
     print(
         "| batch | rounds by | round 25 % | 50 % | 75 % | host 25 % | 50 % | 75 % |\n|---|---|---|---|---|---|---|---|"
     )
@@ -156,7 +171,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                     spent_s[way] += asyncio.run(measure(target, draft, batch=batch, rounds=args.rounds))
         for way, rounds_s in spent_s.items():
             round_ms = [part * 1e3 for part in quantiles(rounds_s, n=4)]
-            host_ms = [part - args.step_ms - args.draft_ms for part in round_ms]
+            waits = 2 if way == "halves" else 1
+            host_ms = [part - waits * (args.step_ms + args.draft_ms) for part in round_ms]
             print(f"| {batch} | {way} | {' | '.join(f'{part:.2f}' for part in (*round_ms, *host_ms))} |", flush=True)
 
 

@@ -41,10 +41,13 @@ async def measure(target: int, draft: int, *, batch: int, rounds: int) -> list[f
         ]
         await stream.write(target_pb2.ServeRequest(submit=target_pb2.Submit(submissions=submissions)))
         came_s: list[float] = []
+        drafted = 0
         while len(came_s) < _WARM_ROUNDS + rounds:
             response = await stream.read()
             assert isinstance(response, target_pb2.ServeResponse), "the target ended the stream"
-            if response.load.drafted_requests == batch:
+            drafted += response.load.drafted_requests
+            if drafted >= batch:
+                drafted -= batch
                 came_s.append(time.perf_counter())
         stream.cancel()
     return [stop - start for start, stop in zip(came_s[_WARM_ROUNDS:], came_s[_WARM_ROUNDS + 1 :], strict=False)]
