@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from target_service.deadline import StepTimes
+
+_log = logging.getLogger(__name__)
 
 _SMOOTHING = 0.1
 _GAIN = 1.03  # the other way must be that much shorter
@@ -100,6 +103,15 @@ class Halves:
         if changes:
             assert self._turnaround_ms is not None
             self._is_split = not self._is_split
+            way = "in halves" if self._is_split else "at once"
+            _log.debug(
+                "trees are verified %s from now on: %.0f rows, %.0f trees; a round takes %.2f ms at once, %.2f apart",
+                way,
+                self._rows,
+                self._trees,
+                at_once,
+                apart,
+            )
             self._before_ms, self._turnaround_ms = self._turnaround_ms, None
             self._steps = 0
 
