@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -57,15 +57,22 @@ def encode_array(array: np.ndarray) -> common_pb2.Tensor:
     return encode_tensor(RawTensor(str(array.dtype), array.shape, np.ascontiguousarray(array).tobytes()))
 
 
-def decode_sampling_params(message: common_pb2.SamplingParams) -> SamplingParams:
-    """Raises UnsupportedFieldError for a reserved field, InvalidInputError for a value out of its range."""
-    refuse_reserved_fields(message, _RESERVED_SAMPLING)
-    given = {
-        name: getattr(message, name)
-        for name in ("max_tokens", "temperature", "top_k", "top_p", "min_p", "seed")
-        if message.HasField(name)
-    }
-    return SamplingParams(stop_token_ids=tuple(message.stop_token_ids), ignore_eos=message.ignore_eos, **given)
+def decode_sampling_params(
+    message: common_pb2.SamplingParams, draw_seed: Callable[[], int] | None = None
+) -> SamplingParams:
+    """draw_seed gives the seed where the message has none; without it that is 0.
+
+    Raises UnsupportedFieldError for a reserved field, InvalidInputError for a value out of its range.
+    """
+    given = {field.name: value for field, value in message.ListFields()}
+    for name in _RESERVED_SAMPLING:
+        if name in given:
+            raise UnsupportedFieldError(f"{name} is not supported yet; leave it unset")
+    if "stop_token_ids" in given:
+        given["stop_token_ids"] = tuple(given["stop_token_ids"])
+    if draw_seed is not None and "seed" not in given:
+        given["seed"] = draw_seed()
+    return SamplingParams(**given)
 
 
 def encode_sampling_params(params: SamplingParams) -> common_pb2.SamplingParams:
@@ -79,14 +86,6 @@ def encode_sampling_params(params: SamplingParams) -> common_pb2.SamplingParams:
         stop_token_ids=params.stop_token_ids,
         ignore_eos=params.ignore_eos,
     )
-
-
-def refuse_reserved_fields(message: object, names: Sequence[str]) -> None:
-    """Raises UnsupportedFieldError naming the first of the fields that is set."""
-    set_fields = {field.name for field, _ in message.ListFields()}  # type: ignore[attr-defined]
-    for name in names:
-        if name in set_fields:
-            raise UnsupportedFieldError(f"{name} is not supported yet; leave it unset")
 
 
 def decode_tree_shape(message: common_pb2.TreeShape) -> TreeShape:
@@ -146,15 +145,15 @@ def decode_stats(message: common_pb2.SpeculationStats) -> SpeculationStats:
     )
 
 
-def encode_stats(stats: SpeculationStats) -> common_pb2.SpeculationStats:
-    return common_pb2.SpeculationStats(
-        speculative_rounds=stats.speculative_rounds,
-        rounds=stats.rounds,
-        accepted_drafts=stats.accepted_drafts,
-        proposed_drafts=stats.proposed_drafts,
-        accepted_by_depth=stats.accepted_by_depth,
-        late_rounds=stats.late_rounds,
-    )
+def fill_stats(message: common_pb2.SpeculationStats, stats: SpeculationStats) -> None:
+    """MUTATES an empty message where it lies; it is set then, also where all counts are 0."""
+    message.rounds = stats.rounds
+    message.speculative_rounds = stats.speculative_rounds
+    message.accepted_drafts = stats.accepted_drafts
+    message.proposed_drafts = stats.proposed_drafts
+    message.accepted_by_depth.extend(stats.accepted_by_depth)
+    message.late_rounds = stats.late_rounds
+    message.SetInParent()
 
 
 def decode_token_ids(ids: Sequence[int], vocab_size: int) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -74,8 +73,7 @@ class Plumbing:
             _watch_expiry(self.tls, registry)
 
     def server(self, service_name: str) -> RpcServer:
-        interceptors: Sequence[grpc.aio.ServerInterceptor] = () if self._meter is None else (self._meter,)
-        return RpcServer(service_name, tls=self.tls, health_port=self._health_port, interceptors=interceptors)
+        return RpcServer(service_name, tls=self.tls, health_port=self._health_port, meter=self._meter)
 
     def open_channel(self, address: str) -> grpc.aio.Channel:
         """For one connection: the next one wants a new channel, for the certificates may have changed."""

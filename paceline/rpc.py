@@ -13,6 +13,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from paceline.errors import ConfigError
+from paceline.rpc_bytes import ByteMeter
 from paceline.tls import TlsIdentity
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -61,7 +62,8 @@ class RpcServer:
     """One service on one port, with health under "", its full name, "liveness" and "readiness".
 
     Not ready until ``set_ready(True)``; alive from ``start`` on. With tls its port speaks TLS with the files' newest
-    certificates. health_port: a plaintext port for health alone, for probes that speak no TLS; 0: none.
+    certificates. health_port: a plaintext port for health alone, for probes that speak no TLS; 0: none. meter: counts
+    its calls.
     """
 
     def __init__(
@@ -70,9 +72,10 @@ class RpcServer:
         *,
         tls: TlsIdentity | None = None,
         health_port: int = 0,
-        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        meter: ByteMeter | None = None,
     ) -> None:
-        self.server = grpc.aio.server(options=_SERVER_OPTIONS, interceptors=interceptors)
+        server = grpc.aio.server(options=_SERVER_OPTIONS)
+        self.server = server if meter is None else meter.server(server)
         self._tls = tls
         self._health_port = health_port
         self._health_server: grpc.aio.Server | None = None

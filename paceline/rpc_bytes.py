@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -46,8 +46,8 @@ class LaneBytes:
             self.counts.received_messages += 1
 
 
-class ByteMeter(grpc.aio.ServerInterceptor, Collector):
-    """An interceptor of servers, a wrapper of channels, and a collector of the registry. Event loop only.
+class ByteMeter(Collector):
+    """A wrapper of servers and channels, and a collector of the registry. Event loop only.
 
     The event loop alone changes the methods' counts, without a lock; a scrape from another thread reads whole numbers.
     """
@@ -57,19 +57,12 @@ class ByteMeter(grpc.aio.ServerInterceptor, Collector):
         self.lanes = LaneBytes()
         registry.register(self)
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.request_deserializer is None:  # no such method, or one that takes bytes
-            return handler
-        count = self.of(handler_call_details.method)
-        return handler._replace(
-            request_deserializer=_counting_parse(handler.request_deserializer, count),
-            response_serializer=_counting_serialise(handler.response_serializer, count),
-        )
+    def server(self, server: grpc.aio.Server) -> grpc.aio.Server:
+        """The server, which counts the calls of handlers that it is given from now on.
+
+        An interceptor would do the same and costs each call 50 us more.
+        """
+        return _MeteredServer(server, self)
 
     def channel(self, channel: grpc.aio.Channel) -> grpc.aio.Channel:
         """The channel with its calls counted, as far as a generated stub and ``async with`` use one."""
@@ -97,6 +90,60 @@ class ByteMeter(grpc.aio.ServerInterceptor, Collector):
     def _all(self) -> list[tuple[str, MethodBytes]]:
         lanes = self.lanes.counts
         return [*self.methods.items(), *([(_LANES, lanes)] if lanes.sent_messages or lanes.received_messages else [])]
+
+
+class _MeteredServer(grpc.aio.Server):
+    """Gives the handlers that it is given to the one that it wraps, with their messages counted."""
+
+    def __init__(self, server: grpc.aio.Server, meter: ByteMeter) -> None:
+        self._server = server
+        self._meter = meter
+
+    def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        metered = tuple(_MeteredHandlers(handlers, self._meter) for handlers in generic_rpc_handlers)
+        self._server.add_generic_rpc_handlers(metered)
+
+    def add_registered_method_handlers(self, *_: object) -> None:
+        """Generated code offers its handlers twice; those that it offered first do."""
+
+    def add_insecure_port(self, address: str) -> int:
+        return self._server.add_insecure_port(address)
+
+    def add_secure_port(self, address: str, server_credentials: grpc.ServerCredentials) -> int:
+        return self._server.add_secure_port(address, server_credentials)
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self, grace: float | None) -> None:
+        await self._server.stop(grace)
+
+    async def wait_for_termination(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - gRPC's own
+        return await self._server.wait_for_termination(timeout)
+
+
+class _MeteredHandlers(grpc.GenericRpcHandler):
+    """Of the methods of one service; each is wrapped once."""
+
+    def __init__(self, handlers: grpc.GenericRpcHandler, meter: ByteMeter) -> None:
+        self._handlers = handlers
+        self._meter = meter
+        self._metered: dict[str, Any] = {}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        method = handler_call_details.method
+        metered = self._metered.get(method)
+        if metered is not None:
+            return metered
+        handler: Any = self._handlers.service(handler_call_details)
+        if handler is None or handler.request_deserializer is None:  # no such method, or one that takes bytes
+            return handler
+        count = self._meter.of(method)
+        metered = self._metered[method] = handler._replace(
+            request_deserializer=_counting_parse(handler.request_deserializer, count),
+            response_serializer=_counting_serialise(handler.response_serializer, count),
+        )
+        return metered
 
 
 class _MeteredChannel:

@@ -15,7 +15,7 @@ from router.config import RouterConfig
 from router.draft_link import DraftLink
 from router.fleet import Fleet
 from router.fleet_metrics import FleetCollector
-from router.live_request import LiveRequest
+from router.live_request import Arrival, LiveRequest
 from router.members import Members
 from router.metrics import RouterMetrics
 from router.peer import PeerInfo
@@ -36,7 +36,8 @@ _log = logging.getLogger(__name__)
 class Dispatcher:
     """Owns the queue, the links and every live request between ``admit`` and ``release``.
 
-    Lives on one event loop. Whatever becomes submittable within a turn of the loop leaves in one message a target.
+    Lives on one event loop. Whatever becomes submittable within a turn of the loop leaves in one message a target. A
+    request that finds nobody waiting and a target that takes it is submitted in the turn of its arrival.
     """
 
     def __init__(
@@ -100,21 +101,24 @@ class Dispatcher:
         if self._draining:
             raise UnavailableError("the router is draining; send the request to another one")
 
-    def admit(self, request: ClientRequest, *, arrived_at: float, deadline: float | None) -> LiveRequest:
-        """Queues a request; both times are on the loop's clock.
+    def admit(self, request: ClientRequest, arrival: Arrival) -> LiveRequest:
+        """Submits a request, or queues it.
 
         Raises UnavailableError while draining, CapacityError where the queue is full or too long for the deadline,
         and DeadlineError where the deadline cannot be met at all.
         """
         self.check_open()
-        live = LiveRequest(request, pacer=self._pacer, buffer_tokens=self._config.client_buffer_tokens, now=arrived_at)
-        live.deadline = deadline
-        starts_now = not self.queue and choose_target(self.fleet.target_views(), live.demand) is not None
-        self._room.enter(live, starts_now=starts_now)
+        live = LiveRequest(request, arrival, pacer=self._pacer, buffer_tokens=self._config.client_buffer_tokens)
+        target = None if self.queue else choose_target(self.fleet.target_views(), live.demand)
+        if target is None:
+            self._room.enter(live)
+            self._schedule_pump()
+        else:
+            self._room.pass_by(live)
+            self._submitter.submit(live, target)
         self._live.add(live)
-        if deadline is not None:
-            live.deadline_timer = self._loop.call_at(deadline, self._deadline_passed, live)
-        self._schedule_pump()
+        if live.deadline is not None:
+            live.deadline_timer = self._loop.call_at(live.deadline, self._deadline_passed, live)
         return live
 
     def release(self, live: LiveRequest) -> None:

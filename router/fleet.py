@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from router.draft_link import DraftLink
 from router.members import Members
+from router.peer import PeerInfo
 from router.placement import DraftView, TargetView, mismatch
 from router.request import Limits
 from router.target_link import TargetLink
@@ -21,6 +22,8 @@ class Fleet:
         self._targets = targets
         self._drafts = drafts
         self._tokenizer_vocab_size = tokenizer_vocab_size
+        self._limits = Limits(tokenizer_vocab_size, 0)
+        self._limited_by: list[PeerInfo] = []  # of the connected targets, when limits were last asked for
         self.requests_by_draft: Counter[str] = Counter()
 
     @property
@@ -88,10 +91,13 @@ class Fleet:
     def limits(self) -> Limits:
         """Of the largest connected target; before there is one, those of the tokenizer."""
         infos = [link.info for link in self.targets if link.info is not None]
-        return Limits(
-            vocab_size=max((info.vocab_size for info in infos), default=self._tokenizer_vocab_size),
-            context_length=max((info.context_length for info in infos), default=0),
-        )
+        if infos != self._limited_by:
+            self._limited_by = infos
+            self._limits = Limits(
+                vocab_size=max((info.vocab_size for info in infos), default=self._tokenizer_vocab_size),
+                context_length=max((info.context_length for info in infos), default=0),
+            )
+        return self._limits
 
     def draft_mismatch(self, link: DraftLink) -> str:
         """Why a draft serves none of the connected targets; "" where it may serve one."""

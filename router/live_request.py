@@ -13,7 +13,7 @@ from paceline.types import FinishReason, SpeculationDecision
 from router.placement import Demand
 from router.queue import Claim
 from router.request import ClientRequest
-from router.request_trace import NO_TRACE
+from router.request_trace import NO_TRACE, RequestTrace
 from router.stream_pacer import StreamPacer
 
 if TYPE_CHECKING:
@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 
 class DeltaGapError(PacelineError):
     """A target left tokens out: an error of its own, which a replay makes good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """Of a request at the servicer; both times are on the loop's clock."""
+
+    at: float
+    deadline: float | None = None
+    trace: RequestTrace = NO_TRACE
+
+
+_NO_STATS = SpeculationStats()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,12 +82,12 @@ class LiveRequest:
         "untaken_steps",
     )
 
-    def __init__(self, request: ClientRequest, *, pacer: StreamPacer, buffer_tokens: int, now: float) -> None:
+    def __init__(self, request: ClientRequest, arrival: Arrival, *, pacer: StreamPacer, buffer_tokens: int) -> None:
         self.request = request
         self.emitted: list[int] = []
         self.taken = 0
         self.outcome: FinishReason | PacelineError | None = None
-        self.stats = SpeculationStats()
+        self.stats = _NO_STATS
         self.stop_ids = frozenset(request.sampling.stop_token_ids)  # the target's end tokens join at placement
         self.attempt = 0
         self.barren_attempts = 0  # attempts since the last new token
@@ -84,15 +96,15 @@ class LiveRequest:
         self.max_tokens = request.sampling.max_tokens  # clipped to the target's context at placement
         self.draft = ""  # that its decision names
         self.flight: Flight | None = None
-        self.claim = Claim(request.terms.tenant, 1.0, now)  # on the queue; its true cost is estimated at admission
-        self.deadline: float | None = None  # on the loop's clock
+        self.claim: Claim  # on the queue; set at admission
+        self.deadline = arrival.deadline
         self.deadline_timer: asyncio.TimerHandle | None = None  # while it has one
         self.queue_timer: asyncio.TimerHandle | None = None  # while it waits in the queue
         self.submitted_at: float | None = None  # the first time
-        self.started_at = now
-        self.queued_at = now
-        self.taken_at = now  # the last time
-        self.trace = NO_TRACE
+        self.started_at = arrival.at
+        self.queued_at = arrival.at
+        self.taken_at = arrival.at  # the last time
+        self.trace = arrival.trace
         self.untaken_steps = 0  # that gave the tokens not taken yet
         self._held = False  # they wait for more
         self._pacer = pacer

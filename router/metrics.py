@@ -38,6 +38,7 @@ class RouterMetrics:
         )
         self.replays = self._counter("paceline_router_replays_total", "Attempts after the first", "reason")
         self._decisions = self._counter("paceline_router_decisions_total", "Decisions sent", "reason", "speculates")
+        self._by_decision: dict[tuple[str, bool], Counter] = {}  # labels() takes longer than the rest
         self.first_token_s = self._histogram("vllm:time_to_first_token_seconds", "Arrival to first token")
         self.token_s = self._histogram(
             "vllm:inter_token_latency_seconds", "Time between messages to a client by their tokens", _TOKEN_BUCKETS_S
@@ -63,7 +64,10 @@ class RouterMetrics:
         """By the kind of its reason: what stands before a colon and numbers."""
         kind = decision.reason.partition(":")[0]
         speculates = any(rung.shape is not None for rung in decision.ladder)
-        self._decisions.labels(kind, str(speculates).lower()).inc()
+        counter = self._by_decision.get((kind, speculates))
+        if counter is None:
+            counter = self._by_decision[kind, speculates] = self._decisions.labels(kind, str(speculates).lower())
+        counter.inc()
 
     def count_start(self, live: LiveRequest, waited_s: float) -> None:
         """An attempt was submitted."""

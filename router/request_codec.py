@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable
 
 from paceline.chat_template import ChatTemplate
-from paceline.codec import decode_sampling_params, decode_token_ids, decode_tree_shape, refuse_reserved_fields
-from paceline.errors import InvalidInputError, ModelLoadError
+from paceline.codec import decode_sampling_params, decode_token_ids, decode_tree_shape
+from paceline.errors import InvalidInputError, ModelLoadError, UnsupportedFieldError
 from paceline.v1 import router_pb2
 from router.policy import Override
 from router.request import ClientRequest, Limits, Terms
 from router.text.tokenizer import TextTokenizer
 
-_RESERVED = ("lora_id",)
 _MAX_REQUEST_ID_LEN = 256
 # Text up to here is tokenised in about a millisecond on the event loop's own thread; longer text on another one.
 _INLINE_TEXT_LEN = 2_000
+_NO_OVERRIDE = Override()
+_NO_TERMS = Terms()
 
 
 class RequestParser:
@@ -38,17 +38,16 @@ class RequestParser:
 
     async def parse(self, message: router_pb2.GenerateRequest, limits: Limits, terms: Terms) -> ClientRequest:
         """Raises InvalidInputError, UnsupportedFieldError, and ModelLoadError for chat without a template."""
-        refuse_reserved_fields(message, _RESERVED)
+        if message.HasField("lora_id"):
+            raise UnsupportedFieldError("lora_id is not supported yet; leave it unset")
         if len(message.request_id) > _MAX_REQUEST_ID_LEN:
             raise InvalidInputError(f"request_id has {len(message.request_id)} characters, over {_MAX_REQUEST_ID_LEN}")
-        sampling = decode_sampling_params(message.sampling_params)
+        sampling = decode_sampling_params(message.sampling_params, self._draw_seed)
         for token_id in sampling.stop_token_ids:
             if token_id >= limits.vocab_size:
                 raise InvalidInputError(
                     f"stop_token_ids holds {token_id}, outside the vocabulary of {limits.vocab_size}"
                 )
-        if not message.sampling_params.HasField("seed"):
-            sampling = dataclasses.replace(sampling, seed=self._draw_seed())
         override = _override(message)
         prompt_ids = await self._prompt_ids(message, limits)
         limits.check_prompt_len(len(prompt_ids))
@@ -96,14 +95,14 @@ class RequestParser:
 
 def decode_terms(message: router_pb2.GenerateRequest) -> Terms:
     """Raises InvalidInputError for a value out of its range."""
-    return Terms(
-        tenant=message.tenant,
-        priority=message.priority,
-        deadline_s=message.deadline_s if message.HasField("deadline_s") else None,
-    )
+    deadline_s = message.deadline_s if message.HasField("deadline_s") else None
+    tenant, priority = message.tenant, message.priority
+    return Terms(tenant, priority, deadline_s) if tenant or priority or deadline_s is not None else _NO_TERMS
 
 
 def _override(message: router_pb2.GenerateRequest) -> Override:
+    if not message.HasField("speculation"):
+        return _NO_OVERRIDE
     asked = message.speculation
     if not asked.HasField("shape"):
         return Override(disable=asked.disable)

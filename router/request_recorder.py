@@ -10,7 +10,7 @@ from paceline.tracing import NO_SPAN, Span, Tracer
 from paceline.types import FinishReason
 from router.live_request import LiveRequest
 from router.metrics import RouterMetrics
-from router.request_trace import RequestTrace
+from router.request_trace import NO_TRACE, RequestTrace
 
 _log = logging.getLogger("router.requests")
 
@@ -42,10 +42,9 @@ class RequestRecorder:
         if self._log_requests:
             _log.info("request refused: %s", error, extra={"request_id": request_id, "code": error.code.name})
 
-    def admitted(self, live: LiveRequest, span: Span) -> None:
-        """It waits in the queue."""
-        if span is not NO_SPAN:
-            live.trace = RequestTrace(span)
+    def trace(self, span: Span) -> RequestTrace:
+        """Of a request that is about to be admitted."""
+        return NO_TRACE if span is NO_SPAN else RequestTrace(span)
 
     def sent(self, live: LiveRequest, num_tokens: int, sent_at: float) -> float:
         """What live gave last goes to its client; returns the time. sent_at: of the message before it, 0 for none."""

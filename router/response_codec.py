@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.codec import encode_finish_reason, encode_stats
+from paceline.codec import encode_finish_reason, fill_stats
 from paceline.types import FinishReason
 from paceline.v1 import router_pb2
 from router.live_request import LiveRequest
@@ -36,13 +36,14 @@ class ResponseEncoder:
             response.ClearField("prompt_ids")
         tokens = live.take()
         stopped = bool(tokens) and tokens[-1] in live.stop_ids
-        response.text = self._detokenizer.push(tokens[:-1] if stopped else tokens)
+        text = self._detokenizer.push(tokens[:-1] if stopped else tokens)
         response.offset = offset
         self._token_ids[:] = tokens
         if isinstance(live.outcome, FinishReason):
-            response.text += self._detokenizer.finish()
+            text += self._detokenizer.finish()
             response.finish_reason = encode_finish_reason(live.outcome)
             response.usage.prompt_tokens = len(live.request.prompt_ids)
             response.usage.completion_tokens = live.taken
-            response.stats.CopyFrom(encode_stats(live.stats))
+            fill_stats(response.stats, live.stats)
+        response.text = text
         return response

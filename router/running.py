@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import secrets
-import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -61,8 +61,12 @@ async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
     dispatcher = Dispatcher(
         config, incarnation=secrets.randbits(64), tokenizer=tokenizer, metrics=metrics, plumbing=plumbing
     )
+    rng = random.Random()
     parser = RequestParser(
-        tokenizer, template, draw_seed=lambda: secrets.randbits(64), draw_id=lambda: uuid.uuid4().hex
+        tokenizer,
+        template,
+        draw_seed=lambda: rng.getrandbits(64),
+        draw_id=lambda: f"{rng.getrandbits(128):032x}",
     )
     rpc = plumbing.server(SERVICE_NAME)
     servicer = RouterServicer(

@@ -25,24 +25,32 @@ def encode_hello(router: str, incarnation: int) -> target_pb2.ServeRequest:
     return target_pb2.ServeRequest(hello=target_pb2.ServeHello(router=router, incarnation=incarnation))
 
 
-def encode_submission(live: LiveRequest, *, number: int, max_tokens: int) -> target_pb2.Submission:
+def encode_submit(live: LiveRequest, *, number: int, max_tokens: int) -> target_pb2.ServeRequest:
     """The attempt that live's flight describes. max_tokens: clipped to the target's context."""
-    request = live.request
+    request, sampling = live.request, live.request.sampling
     assert live.flight is not None
-    return target_pb2.Submission(
+    if sampling.max_tokens != max_tokens:
+        sampling = dataclasses.replace(sampling, max_tokens=max_tokens)
+    message = target_pb2.ServeRequest()
+    message.submit.submissions.add(
         request=number,
         request_id=request.request_id,
         prompt_ids=request.prompt_ids,
         emitted_ids=live.emitted,
         attempt=live.attempt,
-        sampling_params=encode_sampling_params(dataclasses.replace(request.sampling, max_tokens=max_tokens)),
+        sampling_params=encode_sampling_params(sampling),
         decision=encode_decision(live.flight.decision),
         traceparent=live.trace.traceparent,
     )
+    return message
 
 
-def encode_submit(submissions: Sequence[target_pb2.Submission]) -> target_pb2.ServeRequest:
-    return target_pb2.ServeRequest(submit=target_pb2.Submit(submissions=submissions))
+def join_submits(messages: Sequence[target_pb2.ServeRequest]) -> target_pb2.ServeRequest:
+    """All submissions in one message. MUTATES the first."""
+    first, *others = messages
+    for message in others:
+        first.MergeFrom(message)
+    return first
 
 
 def encode_update(decisions: Mapping[int, SpeculationDecision]) -> target_pb2.ServeRequest:

@@ -10,12 +10,13 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from paceline.errors import RETRY_AFTER_KEY, CapacityError, InvalidInputError, PacelineError
+from paceline.tracing import Span
 from paceline.v1 import router_pb2
 from router.api_keys import ApiKeys, as_caller
 from router.config import RouterConfig
 from router.dispatcher import Dispatcher
 from router.info_codec import encode_router_info
-from router.live_request import LiveRequest
+from router.live_request import Arrival, LiveRequest
 from router.request_codec import RequestParser, decode_terms
 from router.request_recorder import RequestRecorder
 from router.response_codec import ResponseEncoder
@@ -68,8 +69,7 @@ class RouterServicer:
         traceparent = _metadata(context, "traceparent") if self._recorder.traces else None
         span = self._recorder.arrived(traceparent or "")
         try:
-            live = await self._admit(request, context)
-            self._recorder.admitted(live, span)
+            live = await self._admit(request, context, span)
         except PacelineError as error:
             request_id = "" if isinstance(request, DecodeError) else request.request_id
             self._recorder.refused(span, error, request_id=request_id)
@@ -84,8 +84,8 @@ class RouterServicer:
                 if isinstance(live.outcome, PacelineError):
                     await _abort(context, live.outcome)
                 response = responses.next()
-                sent_at = self._recorder.sent(live, len(response.token_ids), sent_at)
                 await context.write(response)
+                sent_at = self._recorder.sent(live, len(response.token_ids), sent_at)
                 if response.finish_reason:
                     return
         finally:
@@ -97,7 +97,9 @@ class RouterServicer:
     ) -> router_pb2.RouterServiceGetInfoResponse:
         return encode_router_info(self._dispatcher, self._config, tokenizer_fingerprint=self._tokenizer.fingerprint)
 
-    async def _admit(self, request: router_pb2.GenerateRequest | DecodeError, context: _Context) -> LiveRequest:
+    async def _admit(
+        self, request: router_pb2.GenerateRequest | DecodeError, context: _Context, span: Span
+    ) -> LiveRequest:
         """Through the tenant's door and into the queue. Raises a PacelineError."""
         arrived_at = self._clock()
         tenant = None if self._keys is None else self._keys.tenant_of(_metadata(context, "authorization"))
@@ -113,7 +115,8 @@ class RouterServicer:
             await self._door.enter(terms.tenant, left_s=time_limit_s)
         parsed = await self._parser.parse(request, self._dispatcher.fleet.limits(), terms)
         deadline = None if time_limit_s is None else arrived_at + time_limit_s
-        return self._dispatcher.admit(parsed, arrived_at=arrived_at, deadline=deadline)
+        arrival = Arrival(arrived_at, deadline, self._recorder.trace(span))
+        return self._dispatcher.admit(parsed, arrival)
 
 
 def _metadata(context: _Context, wanted: str) -> str | None:

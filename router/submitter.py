@@ -51,11 +51,12 @@ class Submitter:
             self._room.leave(live)
             live.end(error)
         else:
-            self._submit(live, target)
+            self._room.submitted(live)
+            self.submit(live, target)
         return Turn.OVER
 
-    def _submit(self, live: LiveRequest, target: TargetView) -> None:
-        self._room.submitted(live)
+    def submit(self, live: LiveRequest, target: TargetView) -> None:
+        """Starts an attempt on a target that takes it; the request has left the queue, or never waited there."""
         link = self._fleet.target(target.address)
         assert link.info is not None
         demand, sampling = live.demand, live.request.sampling

@@ -58,7 +58,7 @@ class TargetLink:
         self._plumbing = plumbing
         self._flights: dict[int, LiveRequest] = {}
         self._next_number = 1
-        self._outbox: Outbox[target_pb2.Submission] = Outbox()
+        self._outbox: Outbox[target_pb2.ServeRequest] = Outbox()
         self._heard_at = 0.0
         self._hung = False
         self._retired = False
@@ -89,7 +89,7 @@ class TargetLink:
         if not self._flights:
             self._heard_at = asyncio.get_running_loop().time()
         self._flights[number] = live
-        self._outbox.submit(serve_codec.encode_submission(live, number=number, max_tokens=max_tokens))
+        self._outbox.submit(serve_codec.encode_submit(live, number=number, max_tokens=max_tokens))
 
     def update(self, live: LiveRequest, decision: SpeculationDecision) -> None:
         """Sends a new decision for a request on this link."""
@@ -179,7 +179,7 @@ class TargetLink:
 
     async def _read(self, call: _Call, first: target_pb2.ServeResponse) -> None:
         self._listener.on_ready(self)
-        self._take(first)
+        self._take_state(first, new_tokens=self._take_progress(first))
         self.contacted.set()
         clock = asyncio.get_running_loop().time
         while True:
@@ -190,16 +190,12 @@ class TargetLink:
                     raise UnavailableError(f"no word for {self._timeout_s:g} s while it had requests") from error
                 raise
             self._heard_at = clock()
-            self._take(message)
+            new_tokens = self._take_progress(message)
+            await asyncio.sleep(0)  # tokens leave to their clients before the rest is looked at
+            self._take_state(message, new_tokens=new_tokens)
 
-    def _take(self, message: target_pb2.ServeResponse) -> None:
-        was_draining = self.load.draining
-        opened = message.HasField("credits")
-        if opened:
-            self.ledger.grant(slots=message.credits.slots, pages=message.credits.pages)
-        if message.HasField("load"):
-            self.load = serve_codec.decode_target_load(message.load)
-            opened = opened or (was_draining and not self.load.draining)
+    def _take_progress(self, message: target_pb2.ServeResponse) -> int:
+        """What clients wait for. Returns the number of new tokens."""
         new_tokens = self._take_deltas(message.deltas) if message.HasField("deltas") else 0
         if message.HasField("rounds"):
             self._take_rounds(message.rounds)
@@ -212,6 +208,17 @@ class TargetLink:
                 live.stats += decode_stats(finish.stats)
                 live.end(outcome)
                 self._listener.on_end(live)
+        return new_tokens
+
+    def _take_state(self, message: target_pb2.ServeResponse, *, new_tokens: int) -> None:
+        """What the router needs to know."""
+        was_draining = self.load.draining
+        opened = message.HasField("credits")
+        if opened:
+            self.ledger.grant(slots=message.credits.slots, pages=message.credits.pages)
+        if message.HasField("load"):
+            self.load = serve_codec.decode_target_load(message.load)
+            opened = opened or (was_draining and not self.load.draining)
         for returned in message.returns:
             live = self._flights.get(returned.request)
             if live is not None:
@@ -258,13 +265,13 @@ class TargetLink:
                 self._listener.on_end(live)
         return new_tokens
 
-    async def _write(self, call: _Call, outbox: Outbox[target_pb2.Submission]) -> None:
+    async def _write(self, call: _Call, outbox: Outbox[target_pb2.ServeRequest]) -> None:
         # A write on a stream that ended fails with these; the reader has the reason and reports it.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
                 await outbox.wait()
                 if submissions := outbox.take_submissions():
-                    await call.write(serve_codec.encode_submit(submissions))
+                    await call.write(serve_codec.join_submits(submissions))
                 if fields := outbox.take_batch_policy():
                     await call.write(serve_codec.encode_batch_policy(fields))
                 if decisions := outbox.take_decisions():

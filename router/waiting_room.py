@@ -34,19 +34,25 @@ class WaitingRoom:
         self._output_share = RecentRatio(_OUTPUT_MEMORY_S)  # tokens given by tokens asked for
         self._ready_at: dict[str, float] = {}  # when a ready target of each model was last heard
 
-    def enter(self, live: LiveRequest, *, starts_now: bool) -> None:
-        """Queues a newcomer; starts_now: a target would take it at once.
+    def pass_by(self, live: LiveRequest) -> None:
+        """A newcomer that a target takes at once, for nobody waits. Raises DeadlineError where that is too late."""
+        now = self._loop.time()
+        live.claim = self._claim(live)
+        if live.deadline is not None:
+            check_deadline(Outlook(None, self._service_s(live)), live.deadline - now)
+        live.queued_at = live.submitted_at = now
+
+    def enter(self, live: LiveRequest) -> None:
+        """Queues a newcomer.
 
         Raises CapacityError where the queue is full or too long for its deadline, DeadlineError where none would do.
         """
         now = self._loop.time()
-        terms = live.request.terms
-        weight = self._weights.get(terms.tenant, 1.0)
-        rank = rank_of(live.started_at, terms.priority, ageing_s=self._config.priority_ageing_s)
-        live.claim = Claim(terms.tenant, len(live.request.prompt_ids) + self._output_tokens(live), rank)
+        weight = self._weights.get(live.request.terms.tenant, 1.0)
+        live.claim = self._claim(live)
         if live.deadline is not None:
             wait_s = None
-            if not starts_now and (rate := self._drain.read(now)):
+            if rate := self._drain.read(now):
                 wait_s = (self.queue.cost_ahead(live.claim, weight=weight) + live.claim.cost) / rate
             check_deadline(Outlook(wait_s, self._service_s(live)), live.deadline - now)
         try:
@@ -128,6 +134,11 @@ class WaitingRoom:
         states = self._fleet.target_messages()
         self.leave(live)
         live.end(UnavailableError(f"no target could be reached for {timeout_s:g} s ({states}); start one"))
+
+    def _claim(self, live: LiveRequest) -> Claim:
+        terms = live.request.terms
+        rank = rank_of(live.started_at, terms.priority, ageing_s=self._config.priority_ageing_s)
+        return Claim(terms.tenant, len(live.request.prompt_ids) + self._output_tokens(live), rank)
 
     def _output_tokens(self, live: LiveRequest) -> float:
         """That it is expected to generate."""

@@ -13,8 +13,8 @@ from paceline.codec import (
     decode_sampling_params,
     decode_token_ids,
     encode_finish_reason,
-    encode_stats,
     encode_tree_shape,
+    fill_stats,
 )
 from paceline.errors import InvalidInputError, PacelineError, WireError
 from paceline.types import SamplingParams, TreeShape
@@ -174,7 +174,7 @@ def _encode_finished(finished: Finished) -> target_pb2.Finish:
     reason = common_pb2.FinishReason.Name(encode_finish_reason(finished.reason))
     message = target_pb2.Finish(request=finished.request, reason=reason)
     if finished.stats is not None:
-        message.stats.CopyFrom(encode_stats(finished.stats))
+        fill_stats(message.stats, finished.stats)
     if finished.error is not None:
         message.status_code = _status_number(finished.error.code)
         message.status_message = str(finished.error)
@@ -184,7 +184,7 @@ def _encode_finished(finished: Finished) -> target_pb2.Finish:
 def _encode_returned(returned: Returned) -> target_pb2.Return:
     message = target_pb2.Return(request=returned.request, reason=_RETURN_REASONS[returned.reason])
     if returned.stats is not None:
-        message.stats.CopyFrom(encode_stats(returned.stats))
+        fill_stats(message.stats, returned.stats)
     return message
 
 

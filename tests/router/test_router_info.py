@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from paceline.stats import SpeculationStats
 from paceline.types import FinishReason, SamplingParams
-from router.live_request import LiveRequest
+from router.live_request import Arrival, LiveRequest
 from router.metrics import RouterMetrics
 from router.request import ClientRequest
 from router.stream_pacer import StreamPacer
@@ -93,7 +93,8 @@ async def test_a_finished_request_is_counted_under_vllms_names() -> None:
     registry = CollectorRegistry()
     metrics = RouterMetrics(registry)
     request = ClientRequest("r", (1, 2, 3), SamplingParams())
-    live = LiveRequest(request, pacer=StreamPacer(1, loop=asyncio.get_running_loop()), buffer_tokens=10, now=0.0)
+    pacer = StreamPacer(1, loop=asyncio.get_running_loop())
+    live = LiveRequest(request, Arrival(0.0), pacer=pacer, buffer_tokens=10)
     metrics.count_start(live, 0.5)
     live.stats = SpeculationStats(4, 5, 6, 60, (4, 2))
     live.end(FinishReason.STOP)
