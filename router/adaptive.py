@@ -22,6 +22,7 @@ PLAN_INTERVAL_S = 0.1  # between two looks at the plan; one takes a millisecond 
 
 _RATE_S = 1.0  # over which prompts are counted
 _OBSERVE_INTERVAL_S = 0.01  # between two steps whose times are learnt from
+_WARM_S = 1.0  # after its last tree a draft may have to catch up first, which says little about the next ones
 _LEAST_AWAY = 0.25  # share of the requests that a step leaves out for their trees; fewer came or went
 
 
@@ -62,7 +63,8 @@ class TargetPolicy:
         self._growth: TreeShape | None = None  # of the trees that came last
         self._num_late = 0  # rounds since the last step
         self._had_prompts = False  # in the last step
-        self._was_asking = False  # in the last step: a draft that has to catch up first says little about the next ones
+        self._is_warm = False
+        self._asked_s = -math.inf  # the last step with trees, late ones too
         self._decoding = 0
         self._context_tokens = 0.0  # of one request
         self._prompt_steps = 0.0  # faded counts over _RATE_S
@@ -115,8 +117,10 @@ class TargetPolicy:
             self._context_tokens = report.context_tokens / report.requests
         if now_s - self._observed_s >= _OBSERVE_INTERVAL_S:
             self._observed_s = now_s
+            self._is_warm = now_s - self._asked_s < _WARM_S
             self._observe(report, growths, num_late)
-        self._was_asking = report.drafted + num_late > 0
+        if report.drafted + num_late:
+            self._asked_s = now_s
         self._had_prompts = report.prefill_tokens > 0
 
     def _observe(self, report: StepReport, growths: set[TreeShape], num_late: int) -> None:
@@ -132,7 +136,7 @@ class TargetPolicy:
             self.costs.observe_step(report.rows, batch, report.step_ms)
         num_asked = report.drafted + num_late
         taken_ms = max(report.turnaround_ms, self._waited_ms(report, num_asked))
-        is_catching_up = not self._was_asking or (self.costs.shares_host and self._had_prompts)
+        is_catching_up = not self._is_warm or (self.costs.shares_host and self._had_prompts)
         if taken_ms <= 0 or is_catching_up or len(growths) != 1:
             return
         growth = self._growth = growths.pop()
@@ -145,7 +149,7 @@ class TargetPolicy:
     def _beside_ms(self, report: StepReport) -> float:
         """That a draft was at work for requests that the step left out."""
         num_away = report.decoding - report.requests
-        if self._growth is None or not self._was_asking or num_away < _LEAST_AWAY * report.decoding:
+        if self._growth is None or not self._is_warm or num_away < _LEAST_AWAY * report.decoding:
             return 0.0
         return float(self.costs.draft_ms(self._growth, np.array([num_away / self.num_drafts]))[0])
 

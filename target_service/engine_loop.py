@@ -14,7 +14,7 @@ from target_service.draft_orders import DraftOrders
 from target_service.emission import Emission
 from target_service.events import RowsSynced, TreesArrived
 from target_service.flights import Flights
-from target_service.halves import Halves, TreeStep
+from target_service.halves import Halves, SteppedTrees
 from target_service.inbox import Inbox
 from target_service.mailbox import Mailbox
 from target_service.metrics import TargetMetrics
@@ -220,18 +220,15 @@ class EngineLoop:
         )
         self._reporter.flush()
         self._reporter.note(done)
-        if flight.turnaround_s:
-            self._parts.halves.observe(
-                TreeStep(
-                    rows=flight.planned.plan.num_rows,
-                    trees=len(flight.planned.due.trees),
-                    device_ms=result.forward_ms + result.sample_ms,
-                    step_ms=done.marks.step_ms,
-                    turnaround_ms=1e3 * flight.turnaround_s,
-                    is_queued=flight.is_queued,
-                    is_followed=flight.is_followed,
-                )
+        self._parts.halves.observe(
+            SteppedTrees(
+                rows=flight.planned.plan.num_rows,
+                trees=len(flight.planned.due.trees),
+                device_ms=result.forward_ms + result.sample_ms,
+                spent_ms=done.marks.step_ms + 1e3 * flight.waited_s,
+                over_s=self._over_s,
             )
+        )
 
     def _ask_drafts(self, now_s: float) -> None:
         parts = self._parts

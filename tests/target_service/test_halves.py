@@ -1,63 +1,79 @@
-"""Whether a round's trees are verified at once or in halves, by what both would take."""
-
-import pytest
+"""Whether a round's trees are verified at once or in halves: both are tried where halves could pay."""
 
 from target_service.deadline import StepTimes
-from target_service.halves import Halves, TreeStep
+from target_service.halves import Halves, SteppedTrees
 
 TIMES = StepTimes([1, 32, 64, 128, 256], [4.8, 5.2, 5.5, 6.5, 8.8])
 
 
-def play(halves: Halves, *, trees: int, nodes: int, all_trees_ms: float, half_trees_ms: float, steps: int = 200) -> int:
-    """A target that runs as it is told to. Returns how often it changed its way."""
-    changes = 0
-    for _ in range(steps):
-        was_split = halves.is_split
-        rows = trees * nodes // (2 if was_split else 1)
-        device_ms = TIMES.at_warm_up(rows)
-        halves.observe(
-            TreeStep(
-                rows=rows,
-                trees=rows // nodes,
-                device_ms=device_ms,
-                step_ms=device_ms + (0.2 if was_split else 1.5),
-                turnaround_ms=half_trees_ms if was_split else all_trees_ms,
-                is_queued=was_split,
-                is_followed=was_split,
+class Target:
+    """Runs as it is told to, for ``seconds`` of its own clock."""
+
+    def __init__(self, halves: Halves) -> None:
+        self.halves = halves
+        self.now_s = 0.0
+        self.rounds = {False: 0.0, True: 0.0}
+        self.changes = 0
+
+    def run(self, seconds: float, *, trees: int, nodes: int, whole_ms: float, half_ms: float) -> None:
+        """whole_ms, half_ms: of the loop's time a step, waits included."""
+        self.rounds, self.changes = {False: 0.0, True: 0.0}, 0
+        stop_s = self.now_s + seconds
+        while self.now_s < stop_s:
+            is_split = self.halves.is_split
+            num_trees = max(1, trees // 2) if is_split else trees
+            spent_ms = half_ms if is_split else whole_ms
+            self.now_s += spent_ms / 1e3
+            self.rounds[is_split] += 0.5 if is_split else 1.0
+            rows = num_trees * nodes
+            device_ms = TIMES.at_warm_up(rows)
+            self.halves.observe(
+                SteppedTrees(rows=rows, trees=num_trees, device_ms=device_ms, spent_ms=spent_ms, over_s=self.now_s)
             )
-        )
-        changes += halves.is_split != was_split
-    return changes
+            self.changes += self.halves.is_split != is_split
 
 
-def test_many_trees_that_take_long_to_draft_are_verified_in_halves():
-    halves = Halves(TIMES, enabled=True)
-    assert play(halves, trees=32, nodes=4, all_trees_ms=5.5, half_trees_ms=4.0) == 1
-    assert halves.is_split
-    at_once, apart = halves.rounds_ms()
-    assert at_once == pytest.approx(6.5 + 1.5 + 5.5, rel=0.05)
-    assert apart == pytest.approx(2 * (5.5 + 0.2), rel=0.05)
+def test_the_faster_way_is_kept_and_the_other_is_looked_at_ever_less():
+    target = Target(Halves(TIMES, enabled=True))
+    target.run(60.0, trees=32, nodes=4, whole_ms=14.0, half_ms=6.0)
+    assert target.halves.is_split
+    assert target.rounds[True] > 20 * target.rounds[False]
 
 
-def test_a_few_trees_are_verified_at_once_for_the_weights_are_read_once():
-    halves = Halves(TIMES, enabled=True)
-    assert play(halves, trees=8, nodes=4, all_trees_ms=3.0, half_trees_ms=2.2) == 0
-    assert not halves.is_split
+def test_halves_that_a_shared_gpu_makes_slower_are_given_up():
+    target = Target(Halves(TIMES, enabled=True))
+    target.run(60.0, trees=32, nodes=4, whole_ms=14.0, half_ms=8.0)
+    assert not target.halves.is_split
+    assert target.rounds[False] > 20 * target.rounds[True]
+    assert target.changes <= 10
 
 
-def test_a_draft_that_halves_make_slower_is_found_out_once():
-    halves = Halves(TIMES, enabled=True)
-    assert play(halves, trees=32, nodes=4, all_trees_ms=5.5, half_trees_ms=12.0, steps=1000) == 2
-    assert not halves.is_split
+def test_halves_are_not_tried_where_the_weights_read_twice_take_too_long():
+    target = Target(Halves(TIMES, enabled=True))
+    target.run(10.0, trees=8, nodes=4, whole_ms=9.5, half_ms=4.0)
+    assert target.rounds[True] == 0
 
 
-def test_halves_end_where_the_load_does():
-    halves = Halves(TIMES, enabled=True)
-    play(halves, trees=32, nodes=4, all_trees_ms=5.5, half_trees_ms=4.0)
-    assert play(halves, trees=2, nodes=4, all_trees_ms=2.5, half_trees_ms=2.0) == 1
-    assert not halves.is_split
+def test_another_load_is_judged_for_itself():
+    target = Target(Halves(TIMES, enabled=True))
+    target.run(5.0, trees=32, nodes=4, whole_ms=14.0, half_ms=6.0)
+    target.run(5.0, trees=2, nodes=4, whole_ms=7.0, half_ms=5.0)
+    assert not target.halves.is_split
+    target.run(5.0, trees=64, nodes=4, whole_ms=24.0, half_ms=13.0)
+    assert not target.halves.is_split
+    target.run(5.0, trees=32, nodes=4, whole_ms=14.0, half_ms=6.0)
+    assert target.halves.is_split
+
+
+def test_a_way_that_becomes_slower_is_left():
+    target = Target(Halves(TIMES, enabled=True))
+    target.run(5.0, trees=32, nodes=4, whole_ms=14.0, half_ms=6.0)
+    assert target.halves.is_split
+    target.run(5.0, trees=32, nodes=4, whole_ms=14.0, half_ms=9.0)
+    assert not target.halves.is_split
 
 
 def test_nothing_is_split_where_that_is_off():
-    halves = Halves(TIMES, enabled=False)
-    assert play(halves, trees=32, nodes=4, all_trees_ms=5.5, half_trees_ms=4.0) == 0
+    target = Target(Halves(TIMES, enabled=False))
+    target.run(5.0, trees=32, nodes=4, whole_ms=14.0, half_ms=6.0)
+    assert target.rounds[True] == 0
