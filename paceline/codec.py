@@ -76,16 +76,21 @@ def decode_sampling_params(
 
 
 def encode_sampling_params(params: SamplingParams) -> common_pb2.SamplingParams:
-    return common_pb2.SamplingParams(
-        max_tokens=params.max_tokens,
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        seed=params.seed,
-        stop_token_ids=params.stop_token_ids,
-        ignore_eos=params.ignore_eos,
-    )
+    message = common_pb2.SamplingParams()
+    fill_sampling_params(message, params)
+    return message
+
+
+def fill_sampling_params(message: common_pb2.SamplingParams, params: SamplingParams) -> None:
+    """MUTATES an empty message where it lies."""
+    message.max_tokens = params.max_tokens
+    message.temperature = params.temperature
+    message.top_k = params.top_k
+    message.top_p = params.top_p
+    message.min_p = params.min_p
+    message.seed = params.seed
+    message.stop_token_ids.extend(params.stop_token_ids)
+    message.ignore_eos = params.ignore_eos
 
 
 def decode_tree_shape(message: common_pb2.TreeShape) -> TreeShape:
@@ -112,14 +117,20 @@ def decode_decision(message: target_pb2.SpeculationDecision) -> SpeculationDecis
 
 
 def encode_decision(decision: SpeculationDecision) -> target_pb2.SpeculationDecision:
-    ladder = [
-        target_pb2.SpeculationRung(
-            max_running_requests=rung.max_running_requests,
-            shape=None if rung.shape is None else encode_tree_shape(rung.shape),
-        )
-        for rung in decision.ladder
-    ]
-    return target_pb2.SpeculationDecision(draft=decision.draft, ladder=ladder, reason=decision.reason)
+    message = target_pb2.SpeculationDecision()
+    fill_decision(message, decision)
+    return message
+
+
+def fill_decision(message: target_pb2.SpeculationDecision, decision: SpeculationDecision) -> None:
+    """MUTATES an empty message where it lies; it is set then, whatever it says."""
+    message.draft = decision.draft
+    message.reason = decision.reason
+    for rung in decision.ladder:
+        added = message.ladder.add(max_running_requests=rung.max_running_requests)
+        if rung.shape is not None:
+            added.shape.CopyFrom(encode_tree_shape(rung.shape))
+    message.SetInParent()
 
 
 def decode_finish_reason(code: common_pb2.FinishReason) -> FinishReason:

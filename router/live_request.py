@@ -96,7 +96,7 @@ class LiveRequest:
         self.max_tokens = request.sampling.max_tokens  # clipped to the target's context at placement
         self.draft = ""  # that its decision names
         self.flight: Flight | None = None
-        self.claim: Claim  # on the queue; set at admission
+        self.claim: Claim | None = None  # on the queue, where it had to wait
         self.deadline = arrival.deadline
         self.deadline_timer: asyncio.TimerHandle | None = None  # while it has one
         self.queue_timer: asyncio.TimerHandle | None = None  # while it waits in the queue

@@ -87,6 +87,8 @@ def choose_target(targets: Iterable[TargetView], demand: Demand) -> TargetView |
     One that failed or returned the request is taken only where no other can.
     """
     fitting = [target for target in targets if serves_model(target, demand) and _covers(target, demand)]
+    if len(fitting) == 1:
+        return fitting[0]
     return min(fitting, key=lambda target: (target.address == demand.avoid, *_target_load(target)), default=None)
 
 

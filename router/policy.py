@@ -98,7 +98,7 @@ def decide(
 
 def is_planned(policy: Policy, override: Override) -> bool:
     """Whether the adaptive policy plans for a request."""
-    return policy.kind is PolicyKind.ADAPTIVE and override == Override()
+    return policy.kind is PolicyKind.ADAPTIVE and not override.disable and override.shape is None
 
 
 def wants_draft(policy: Policy, override: Override) -> bool:

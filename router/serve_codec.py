@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from paceline.codec import decode_tree_shape, encode_decision, encode_sampling_params
+from paceline.codec import decode_tree_shape, fill_decision, fill_sampling_params
 from paceline.errors import WireError
 from paceline.types import SpeculationDecision, TreeShape
 from paceline.v1 import common_pb2, draft_pb2, target_pb2
@@ -32,16 +32,15 @@ def encode_submit(live: LiveRequest, *, number: int, max_tokens: int) -> target_
     if sampling.max_tokens != max_tokens:
         sampling = dataclasses.replace(sampling, max_tokens=max_tokens)
     message = target_pb2.ServeRequest()
-    message.submit.submissions.add(
-        request=number,
-        request_id=request.request_id,
-        prompt_ids=request.prompt_ids,
-        emitted_ids=live.emitted,
-        attempt=live.attempt,
-        sampling_params=encode_sampling_params(sampling),
-        decision=encode_decision(live.flight.decision),
-        traceparent=live.trace.traceparent,
-    )
+    submission = message.submit.submissions.add()
+    submission.request = number
+    submission.request_id = request.request_id
+    submission.prompt_ids.extend(request.prompt_ids)
+    submission.emitted_ids.extend(live.emitted)
+    submission.attempt = live.attempt
+    fill_sampling_params(submission.sampling_params, sampling)
+    fill_decision(submission.decision, live.flight.decision)
+    submission.traceparent = live.trace.traceparent
     return message
 
 
@@ -54,10 +53,12 @@ def join_submits(messages: Sequence[target_pb2.ServeRequest]) -> target_pb2.Serv
 
 
 def encode_update(decisions: Mapping[int, SpeculationDecision]) -> target_pb2.ServeRequest:
-    update = target_pb2.UpdateSpeculation(
-        requests=list(decisions), decisions=[encode_decision(decision) for decision in decisions.values()]
-    )
-    return target_pb2.ServeRequest(update_speculation=update)
+    message = target_pb2.ServeRequest()
+    update = message.update_speculation
+    update.requests.extend(decisions)
+    for decision in decisions.values():
+        fill_decision(update.decisions.add(), decision)
+    return message
 
 
 def encode_cancel(numbers: Sequence[int]) -> target_pb2.ServeRequest:

@@ -27,7 +27,7 @@ class SpeculationControl:
         self._links: dict[str, Mapping[str, bool] | None] = {}  # each target's to drafts, as revised last
 
     def start(self, link: TargetLink, live: LiveRequest) -> SpeculationDecision:
-        """The decision for an attempt on this target; names its draft until ``stop``."""
+        """The decision for an attempt on this target, not counted yet; names its draft until ``stop``."""
         if is_planned(self._policy, live.request.override):
             self._adaptive.start(link, live)
         self._name_draft(live, self._best_draft(link) if self._wants_draft(live) else "")
@@ -101,23 +101,20 @@ class SpeculationControl:
         for live in lives:
             assert live.flight is not None
             if (decision := self._decide(link, live)) != live.flight.decision:
+                self._metrics.count_decision(decision)
                 link.update(live, decision)
 
     def _decide(self, link: TargetLink, live: LiveRequest) -> SpeculationDecision:
         switch = self._switches[link.address]
         if self._adaptive.is_draftless(live):
-            decision = SpeculationDecision(reason=switch.reason)
-        else:
-            decision = decide(
-                self._policy,
-                switch,
-                override=live.request.override,
-                draft=live.draft,
-                ladder=self._adaptive.ladder(live) if self._is_adaptive else (),
-            )
-        if live.flight is None or decision != live.flight.decision:
-            self._metrics.count_decision(decision)
-        return decision
+            return SpeculationDecision(reason=switch.reason)
+        return decide(
+            self._policy,
+            switch,
+            override=live.request.override,
+            draft=live.draft,
+            ladder=self._adaptive.ladder(live) if self._is_adaptive else (),
+        )
 
     def _best_draft(self, link: TargetLink) -> str:
         assert link.info is not None

@@ -6,6 +6,7 @@ import asyncio
 import enum
 
 from paceline.errors import PacelineError
+from paceline.types import SpeculationDecision
 from router.fleet import Fleet
 from router.live_request import LiveRequest
 from router.metrics import RouterMetrics
@@ -32,7 +33,7 @@ class Submitter:
         self._room = room
         self._speculation = speculation
         self._metrics = metrics
-        self._clock = asyncio.get_running_loop().time
+        self._loop = asyncio.get_running_loop()
 
     def start(self, live: LiveRequest) -> Turn:
         """Gives a waiting request its turn. One that no target will ever take, or that is too late, ends."""
@@ -65,6 +66,11 @@ class Submitter:
         live.model_fingerprint = target.model_fingerprint
         live.max_tokens = clipped_max_tokens(demand, target.context_length)
         decision = self._speculation.start(link, live)
-        self._metrics.count_start(live, self._clock() - live.queued_at)
         live.trace.attempt(live, target=target.address, decision=decision)
         link.submit(live, decision, max_tokens=live.max_tokens, pages=pages_of(demand, target))
+        self._loop.call_soon(self._count, live, decision, self._loop.time() - live.queued_at)
+
+    def _count(self, live: LiveRequest, decision: SpeculationDecision, waited_s: float) -> None:
+        """After the link's writer, which sends the submission in this turn of the loop."""
+        self._metrics.count_decision(decision)
+        self._metrics.count_start(live, waited_s)

@@ -36,11 +36,9 @@ class WaitingRoom:
 
     def pass_by(self, live: LiveRequest) -> None:
         """A newcomer that a target takes at once, for nobody waits. Raises DeadlineError where that is too late."""
-        now = self._loop.time()
-        live.claim = self._claim(live)
+        live.queued_at = live.submitted_at = now = self._loop.time()
         if live.deadline is not None:
             check_deadline(Outlook(None, self._service_s(live)), live.deadline - now)
-        live.queued_at = live.submitted_at = now
 
     def enter(self, live: LiveRequest) -> None:
         """Queues a newcomer.
@@ -48,17 +46,20 @@ class WaitingRoom:
         Raises CapacityError where the queue is full or too long for its deadline, DeadlineError where none would do.
         """
         now = self._loop.time()
-        weight = self._weights.get(live.request.terms.tenant, 1.0)
-        live.claim = self._claim(live)
+        terms = live.request.terms
+        weight = self._weights.get(terms.tenant, 1.0)
+        rank = rank_of(live.started_at, terms.priority, ageing_s=self._config.priority_ageing_s)
+        claim = Claim(terms.tenant, len(live.request.prompt_ids) + self._output_tokens(live), rank)
         if live.deadline is not None:
             wait_s = None
             if rate := self._drain.read(now):
-                wait_s = (self.queue.cost_ahead(live.claim, weight=weight) + live.claim.cost) / rate
+                wait_s = (self.queue.cost_ahead(claim, weight=weight) + claim.cost) / rate
             check_deadline(Outlook(wait_s, self._service_s(live)), live.deadline - now)
         try:
-            displaced = self.queue.push(live, live.claim, weight=weight)
+            displaced = self.queue.push(live, claim, weight=weight)
         except CapacityError as error:
             raise self._refusal(str(error)) from error
+        live.claim = claim
         if displaced is not None:
             self.leave(displaced)
             displaced.end(self._refusal("the router's queue is full, and a request came that goes before this one"))
@@ -73,6 +74,7 @@ class WaitingRoom:
         """It had its turn."""
         if live.submitted_at is None:
             live.submitted_at = self._loop.time()
+            assert live.claim is not None  # it waited
             self._drain.took(live.claim.cost, live.submitted_at)
         self.queue.take(live)
         self.leave(live)
@@ -92,7 +94,8 @@ class WaitingRoom:
         if live.submitted_at is None:
             return
         num_tokens = len(live.emitted)
-        self.queue.settle(live.claim.tenant, live.claim.cost - len(live.request.prompt_ids) - num_tokens)
+        if live.claim is not None:
+            self.queue.settle(live.claim.tenant, live.claim.cost - len(live.request.prompt_ids) - num_tokens)
         if isinstance(live.outcome, FinishReason) and not live.request.sampling.ignore_eos:
             self._output_share.add(num_tokens, live.max_tokens, self._loop.time())
 
@@ -135,11 +138,6 @@ class WaitingRoom:
         self.leave(live)
         live.end(UnavailableError(f"no target could be reached for {timeout_s:g} s ({states}); start one"))
 
-    def _claim(self, live: LiveRequest) -> Claim:
-        terms = live.request.terms
-        rank = rank_of(live.started_at, terms.priority, ageing_s=self._config.priority_ageing_s)
-        return Claim(terms.tenant, len(live.request.prompt_ids) + self._output_tokens(live), rank)
-
     def _output_tokens(self, live: LiveRequest) -> float:
         """That it is expected to generate."""
         request = live.request
@@ -153,8 +151,7 @@ class WaitingRoom:
         return max(1.0, most * (1.0 if share is None else share))
 
     def _service_s(self, live: LiveRequest) -> float | None:
-        prompt_len = len(live.request.prompt_ids)
-        return self._pacing.service_s(prompt_len, live.claim.cost - prompt_len)
+        return self._pacing.service_s(len(live.request.prompt_ids), self._output_tokens(live))
 
     def _refusal(self, message: str) -> CapacityError:
         """With the time until half of the queue is likely to have left: later, slots would stand empty."""
