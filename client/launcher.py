@@ -13,6 +13,7 @@ from types import TracebackType
 
 from client.client import PacelineClient
 from client.credentials import Credentials
+from client.mps import MpsDaemon
 from client.placement import DeviceFlags, FleetSize, Placement, count_gpus, place
 from client.preflight import Listener, check_flags, check_ports, listeners_in
 from client.process import ServiceProcess, ServiceStartError
@@ -47,6 +48,7 @@ class FleetConfig:
     start_timeout_s: float = 180.0
     link_timeout_s: float = 30.0  # of the start: all services are ready, and a link is a connection and one message
     stop_grace_s: float = 10.0
+    mps: bool = False  # drafts and targets on one GPU compute at the same time
     tls: TlsFiles | None = None  # of every service, and of the launcher's own questions to the router
     router_flags: tuple[str, ...] = ()
     target_flags: tuple[str, ...] = ()
@@ -74,6 +76,7 @@ class Fleet:
         self.config = config
         self._keep_logs = bool(config.log_dir)
         self.log_dir = Path(config.log_dir or tempfile.mkdtemp(prefix="paceline-logs-"))
+        self._mps = MpsDaemon() if config.mps else None
         placement = _placement(config)
         self.drafts = [
             self._process("draft", i, DRAFT_MODULE, [*placement.drafts[i], *self._draft_flags()])
@@ -111,7 +114,10 @@ class Fleet:
         try:
             self._check()
             workers = [*self.drafts, *self.targets]
+            if self._mps is not None:
+                self._mps.start()
             for process in workers:
+                process.environment = {} if self._mps is None else self._mps.environment
                 process.start()
             _wait_for_all(workers, deadline_s)
             self.router = ServiceProcess(
@@ -140,6 +146,8 @@ class Fleet:
         deadline_s = time.monotonic() + self.config.stop_grace_s
         for process in others:
             process.stop(grace_s=max(0.0, deadline_s - time.monotonic()))
+        if self._mps is not None:
+            self._mps.stop()
         if not self._keep_logs:
             shutil.rmtree(self.log_dir, ignore_errors=True)
 

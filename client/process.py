@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -51,6 +51,7 @@ class ServiceProcess:
     def __init__(self, name: str, module: str, *, flags: Sequence[str], port: int, log_path: Path) -> None:
         self.name = name
         self.log_path = log_path
+        self.environment: Mapping[str, str] = {}  # of the program, besides this process's own
         self._command = [sys.executable, "-m", module, *flags]
         self._port = port
         self._address = ""
@@ -93,7 +94,7 @@ class ServiceProcess:
             stderr=self._log,
             text=True,
             start_new_session=True,  # Ctrl-C reaches the launcher alone, which stops the services in order
-            env=program_environment(),
+            env={**program_environment(), **self.environment},
         )
         self._reader = threading.Thread(target=self._read_output, args=(self._process, self._log), daemon=True)
         self._reader.start()

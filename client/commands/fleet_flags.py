@@ -30,6 +30,9 @@ class FleetFlags(TlsFlags, TreeFlags):
     draft_devices: tuple[str, ...] = flag(
         (), help="cuda:N or cpu of each draft; unset: the GPUs after the targets', or the last one"
     )
+    mps: bool = flag(
+        False, help="let a draft and a target that share a GPU compute at the same time, through NVIDIA's MPS"
+    )
     model_path: str = flag(DEFAULT_MODEL_PATH, help="folder of the model, or its GGUF file")
     speculative_draft_model_path: str = flag(DEFAULT_HEAD_PATH, help="folder of the EAGLE-3 head")
     num_threads: int = flag(0, help="compute threads of each model process; 0: the cores shared out")
@@ -55,6 +58,7 @@ class FleetFlags(TlsFlags, TreeFlags):
             num_threads=self.num_threads,
             log_dir=self.log_dir,
             start_timeout_s=self.start_timeout_s,
+            mps=self.mps,
             tls=self.tls_files(),
             router_flags=(*self.given(*_ROUTER_FLAGS), *_split(self.router_args, "router-args")),
             target_flags=_split(self.target_args, "target-args"),

@@ -163,6 +163,20 @@ def test_a_fleet_gives_the_router_the_addresses_of_its_targets_and_drafts(small_
     assert not any(process.running for process in fleet.processes)
 
 
+def test_the_services_of_a_fleet_with_mps_are_clients_of_its_daemon(small_programs, tmp_path):
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text(f'#!/bin/sh\necho "$* $(cat) $CUDA_MPS_PIPE_DIRECTORY" >> {tmp_path}/told\n')
+    program.chmod(0o755)
+    small_programs.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with Fleet(FleetConfig(mps=True)) as fleet:
+        started, folder = (tmp_path / "told").read_text().split()
+        assert started == "-d"
+        for process in (*fleet.targets, *fleet.drafts):
+            environment = Path(f"/proc/{process.pid}/environ").read_text().split("\0")
+            assert f"CUDA_MPS_PIPE_DIRECTORY={folder}" in environment
+    assert (tmp_path / "told").read_text().split() == ["-d", folder, "quit", folder]
+
+
 def test_a_fleet_that_cannot_start_leaves_nothing_but_its_logs(small_programs):
     small_programs.setattr(launcher, "TARGET_MODULE", "refuses")
     fleet = Fleet(FleetConfig())

@@ -1,0 +1,68 @@
+"""MpsDaemon: NVIDIA's Multi-Process Service, for the services of a fleet that share a GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+
+from paceline.errors import ConfigError
+
+_PROGRAM = "nvidia-cuda-mps-control"
+_ANSWER_S = 10.0  # of the control program
+
+
+class MpsDaemon:
+    """Owns the daemon and its folder from ``start`` to ``stop``.
+
+    Without it the driver gives a GPU to one process at a time, for milliseconds each: a draft then waits for the slice
+    of the target whose verify it should run beside. Only programs with this ``environment`` are its clients; no setting
+    of the GPU changes. In return a fault of one client on the GPU ends the others on it.
+    """
+
+    def __init__(self) -> None:
+        """Raises ConfigError where the program is missing."""
+        if shutil.which(_PROGRAM) is None:
+            raise ConfigError(
+                f"--mps is set, but {_PROGRAM} is not on the PATH: install it, it comes with NVIDIA's driver, or leave "
+                "--mps out"
+            )
+        self._folder = ""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """For the services, once it was started."""
+        return {"CUDA_MPS_PIPE_DIRECTORY": self._folder, "CUDA_MPS_LOG_DIRECTORY": self._folder}
+
+    def start(self) -> None:
+        """Raises ConfigError with what the program says, where it does not start."""
+        self._folder = tempfile.mkdtemp(prefix="paceline-mps-")  # short: the daemon makes sockets in it
+        code, said = self._control("-d")
+        if code != 0:
+            shutil.rmtree(self._folder)
+            said = said or f"exit code {code}"
+            raise ConfigError(f"--mps: {_PROGRAM} does not start: {said}; leave --mps out")
+
+    def stop(self) -> None:
+        """Once no client runs. A second call does nothing."""
+        if os.path.isdir(self._folder):
+            self._control(says="quit\n")
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _control(self, *flags: str, says: str = "") -> tuple[int, str]:
+        """Exit code and output. That goes to a file: a daemon would keep a pipe open."""
+        with tempfile.TemporaryFile("w+") as output:
+            done = subprocess.run(
+                [_PROGRAM, *flags],
+                input=says,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=_ANSWER_S,
+                env={**os.environ, **self.environment},
+                check=False,
+            )
+            output.seek(0)
+            return done.returncode, output.read().strip()
