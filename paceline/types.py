@@ -43,16 +43,22 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
-        finite = math.isfinite(self.temperature) and self.temperature >= 0
-        _require(finite, "temperature", self.temperature, "a finite number, 0 (greedy) or more")
-        _require(self.top_k >= 0, "top_k", self.top_k, "0 (all tokens) or more")
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0 and at most 1")
-        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "0 to 1")
-        _require(0 <= self.seed < 2**64, "seed", self.seed, "0 to 2**64 - 1")
-        few = len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS
-        _require(few, "stop_token_ids", len(self.stop_token_ids), f"at most {MAX_STOP_TOKEN_IDS} ids")
-        _require(all(t >= 0 for t in self.stop_token_ids), "stop_token_ids", self.stop_token_ids, "0 or more each")
+        if self.max_tokens < 1:
+            raise _refusal("max_tokens", self.max_tokens, "at least 1")
+        if not 0 <= self.temperature < math.inf:
+            raise _refusal("temperature", self.temperature, "a finite number, 0 (greedy) or more")
+        if self.top_k < 0:
+            raise _refusal("top_k", self.top_k, "0 (all tokens) or more")
+        if not 0 < self.top_p <= 1:
+            raise _refusal("top_p", self.top_p, "above 0 and at most 1")
+        if not 0 <= self.min_p <= 1:
+            raise _refusal("min_p", self.min_p, "0 to 1")
+        if not 0 <= self.seed < 2**64:
+            raise _refusal("seed", self.seed, "0 to 2**64 - 1")
+        if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise _refusal("stop_token_ids", len(self.stop_token_ids), f"at most {MAX_STOP_TOKEN_IDS} ids")
+        if self.stop_token_ids and min(self.stop_token_ids) < 0:
+            raise _refusal("stop_token_ids", self.stop_token_ids, "0 or more each")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +143,8 @@ class SpeculationDecision:
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:
     if not ok:
-        raise InvalidInputError(f"{name} is {value}; it must be {allowed}")
+        raise _refusal(name, value, allowed)
+
+
+def _refusal(name: str, value: object, allowed: str) -> InvalidInputError:
+    return InvalidInputError(f"{name} is {value}; it must be {allowed}")

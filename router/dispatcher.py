@@ -109,13 +109,14 @@ class Dispatcher:
         """
         self.check_open()
         live = LiveRequest(request, arrival, pacer=self._pacer, buffer_tokens=self._config.client_buffer_tokens)
-        target = None if self.queue else choose_target(self.fleet.target_views(), live.demand)
+        demand = live.demand
+        target = None if self.queue else choose_target(self.fleet.target_views(), demand)
         if target is None:
             self._room.enter(live)
             self._schedule_pump()
         else:
             self._room.pass_by(live)
-            self._submitter.submit(live, target)
+            self._submitter.submit(live, target, demand)
         self._live.add(live)
         if live.deadline is not None:
             live.deadline_timer = self._loop.call_at(live.deadline, self._deadline_passed, live)

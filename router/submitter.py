@@ -10,7 +10,15 @@ from paceline.types import SpeculationDecision
 from router.fleet import Fleet
 from router.live_request import LiveRequest
 from router.metrics import RouterMetrics
-from router.placement import TargetView, check_possible, choose_target, clipped_max_tokens, pages_of, serves_model
+from router.placement import (
+    Demand,
+    TargetView,
+    check_possible,
+    choose_target,
+    clipped_max_tokens,
+    pages_of,
+    serves_model,
+)
 from router.speculation import SpeculationControl
 from router.waiting_room import WaitingRoom
 
@@ -53,15 +61,14 @@ class Submitter:
             live.end(error)
         else:
             self._room.submitted(live)
-            self.submit(live, target)
+            self.submit(live, target, demand)
         return Turn.OVER
 
-    def submit(self, live: LiveRequest, target: TargetView) -> None:
+    def submit(self, live: LiveRequest, target: TargetView, demand: Demand) -> None:
         """Starts an attempt on a target that takes it; the request has left the queue, or never waited there."""
         link = self._fleet.target(target.address)
         assert link.info is not None
-        demand, sampling = live.demand, live.request.sampling
-        if not sampling.ignore_eos:
+        if not live.request.sampling.ignore_eos:
             live.stop_ids |= link.info.eos_token_ids
         live.model_fingerprint = target.model_fingerprint
         live.max_tokens = clipped_max_tokens(demand, target.context_length)

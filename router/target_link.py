@@ -205,7 +205,8 @@ class TargetLink:
                 reason = decode_finish_reason(finish.reason)
                 outcome = end_of(reason, finish.status_code, finish.status_message)
                 self._forget(live)
-                live.stats += decode_stats(finish.stats)
+                if finish.HasField("stats"):
+                    live.stats += decode_stats(finish.stats)
                 live.end(outcome)
                 self._listener.on_end(live)
         return new_tokens
