@@ -50,7 +50,7 @@ class HostRun:
         self._engine = DraftEngine(self._drafter, table, limits=StepLimits(512, 64), clock=time.perf_counter)
         openings = tuple(Opening(number, max_len, SamplingParams()) for number in range(num_sessions))
         opened = RoundMessage(
-            stream=_STREAM, target=_TARGET, openings=openings, extend=None, shapes=(), releases=(), arrived_s=0.0
+            stream=_STREAM, target=_TARGET, openings=openings, extend=None, releases=(), arrived_s=0.0
         )
         self._engine.apply([opened], Replies())
         self._num_sessions = num_sessions

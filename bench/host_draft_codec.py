@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from bench.host_draft_model import HIDDEN, VOCAB
-from draft_service.codec import Edge, encode_replies
+from draft_service.codec import Edge, RoundDecoder, encode_replies
 from draft_service.events import RoundMessage
-from draft_service.replies import SessionReply
+from draft_service.replies import StreamReplies
 from paceline.codec import encode_extend
 from paceline.rounds import ExtendColumns
 from paceline.v1 import draft_pb2
@@ -15,14 +13,14 @@ from paceline.v1 import draft_pb2
 _EDGE = Edge(vocab_size=VOCAB, feature_size=HIDDEN, feature_id="", head_fingerprint="")
 
 
-def round_message(columns: ExtendColumns, target: int) -> bytes:
-    return draft_pb2.SpeculateRequest(extend=encode_extend(columns, target)).SerializeToString()
+def round_message(columns: ExtendColumns, target: int) -> bytearray:
+    """As a lane gives it out."""
+    return bytearray(draft_pb2.SpeculateRequest(extend=encode_extend(columns, target)).SerializeToString())
 
 
-def decode(raw: bytes, *, stream: int, target: int) -> RoundMessage:
-    message = draft_pb2.SpeculateRequest.FromString(raw)
-    return _EDGE.decode_rounds(message, stream=stream, target=target, now_s=0.0)
+def decode(raw: bytearray, *, stream: int, target: int) -> RoundMessage:
+    return RoundDecoder(_EDGE, stream, target, lambda: 0.0).parse(raw)
 
 
-def encode(replies: Sequence[SessionReply]) -> bytes:
+def encode(replies: StreamReplies) -> bytes:
     return encode_replies(replies, 1).SerializeToString()

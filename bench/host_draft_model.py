@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -13,15 +12,16 @@ import torch
 
 from bench.host_path_model import NEXT_TOKEN, wait_until
 from engine.device_drafter import DeviceDrafter, DrafterLimits
-from engine.draft_batch import ExtendItem, PendingTrees
+from engine.extend_batch import ExtendBatch
 from engine.graph_capture import Launch
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
+from engine.tree_columns import TreeColumns
+from engine.tree_source import PendingTrees
 from kernels.growth import GrowingTrees
 from kernels.ops import AttentionBuffers, AttentionLimits
 from kernels.reference.ops import ReferenceOps
 from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
-from paceline.tree import DraftTree
 from paceline.types import TreeShape
 
 HIDDEN, VOCAB, PAGE_SIZE = 4096, 49152, 16
@@ -55,9 +55,9 @@ class StampedDrafter:
         self._drafter = DeviceDrafter(model, HeadCache(nothing, nothing, num_pages, PAGE_SIZE), limits)
         self._drafter.capture([SHAPE], self._capture)
 
-    def begin(self, items: Sequence[ExtendItem]) -> PendingTrees:
-        due_s = time.monotonic() + self._round_s if items else 0.0
-        return _Stamped(self._drafter.begin(items), self._stamp, due_s)
+    def begin(self, batch: ExtendBatch) -> PendingTrees:
+        due_s = time.monotonic() + self._round_s
+        return _Stamped(self._drafter.begin(batch), self._stamp, due_s)
 
     def _capture(self, launch: Launch) -> Launch:
         trees = launch.args[0] if isinstance(launch, functools.partial) else None
@@ -75,7 +75,7 @@ class _Stamped:
     stamp: Launch
     due_s: float
 
-    def trees(self) -> list[DraftTree | None]:
+    def trees(self) -> TreeColumns:
         self.stamp()
         wait_until(self.due_s)
         return self.pending.trees()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from draft_service.session import Session, Work
+from draft_service.session import PickedWork, Session
+from draft_service.step_batch import StepBatch
+from draft_service.waiting_asks import WaitingAsks
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,33 +22,38 @@ class StepLimits:
         return self.round_rows + self.bulk_rows
 
 
-PickedWork = list[tuple[Session, Work]]
-
-
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """One step's work. The rounds run first, for somebody waits for their trees."""
+    """One step's work. Asks and rounds run first, for somebody waits for their trees."""
 
+    asks: list[tuple[WaitingAsks, StepBatch]]
     rounds: PickedWork
     bulk: PickedWork
 
 
-def pick_work(sessions: Iterable[Session], limits: StepLimits) -> Picked:
-    """One step's work, taken off the sessions' queues. Sessions come longest waiting first and all have work.
+def pick_work(line: Iterable[Session | WaitingAsks], limits: StepLimits) -> Picked:
+    """One step's work, taken off the line, whose entries come longest waiting first and all have work.
 
     An ask with at most bulk_rows rows is run whole, as long as round_rows lasts. What is left, asks with more
     rows before sessions without an ask, shares bulk_rows: a long prompt never delays the trees of others by more.
     """
+    asks: list[tuple[WaitingAsks, StepBatch]] = []
     rounds: PickedWork = []
     waiting: list[Session] = []
     left = limits.round_rows
-    for session in sessions:
-        num_rows = session.num_rows_to_run
-        if session.ask is None or num_rows > limits.bulk_rows:
-            waiting.append(session)
+    for entry in line:
+        if isinstance(entry, WaitingAsks):
+            taken = entry.take(left)
+            if taken is not None:
+                left -= len(taken.tokens)
+                asks.append((entry, taken))
+            continue
+        num_rows = entry.num_rows_to_run
+        if entry.ask is None or num_rows > limits.bulk_rows:
+            waiting.append(entry)
         elif num_rows <= left:
             left -= num_rows
-            rounds.append((session, session.take(num_rows)))
+            rounds.append((entry, entry.take(num_rows)))
     bulk: PickedWork = []
     left = limits.bulk_rows
     for session in sorted(waiting, key=lambda s: s.ask is None):
@@ -55,4 +62,4 @@ def pick_work(sessions: Iterable[Session], limits: StepLimits) -> Picked:
         work = session.take(left)
         left -= len(work.rows)
         bulk.append((session, work))
-    return Picked(rounds, bulk)
+    return Picked(asks, rounds, bulk)

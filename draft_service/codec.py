@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
-
 from draft_service.events import Opening, RoundMessage, SyncMessage
+from draft_service.extend_codec import decode_round
 from draft_service.info import DraftInfo
 from draft_service.lane_door import LaneOffer
 from draft_service.load import LoadFigures
-from draft_service.replies import SessionCode, SessionReply, SyncReply
+from draft_service.replies import SessionCode, SessionReply, StreamReplies, SyncReply, TreeReplies
+from draft_service.round_wire import RoundFrame, parse_round
 from paceline import __version__
 from paceline.codec import (
-    decode_extend,
     decode_sampling_params,
     decode_tensor,
     decode_token_ids,
@@ -23,8 +22,7 @@ from paceline.codec import (
     fill_verify,
 )
 from paceline.errors import InvalidInputError, MismatchError, PacelineError, WireError
-from paceline.rounds import ExtendColumns, RawTensor, VerifyColumns
-from paceline.types import TreeShape, tree_shape
+from paceline.rounds import RawTensor, VerifyColumns
 from paceline.v1 import common_pb2, draft_pb2
 
 MAX_SYNC_BYTES = 1 << 20
@@ -57,24 +55,19 @@ class Edge:
                 )
         return hello.incarnation
 
-    def decode_rounds(
-        self, message: draft_pb2.SpeculateRequest, *, stream: int, target: int, now_s: float
-    ) -> RoundMessage:
+    def decode_rounds(self, frame: RoundFrame, *, stream: int, target: int, now_s: float) -> RoundMessage:
         """Raises WireError, InvalidInputError or UnsupportedFieldError for what no sound target sends."""
-        extend = None
-        shapes: tuple[TreeShape | None, ...] = ()
+        message, extend = frame.message, None
         if message.HasField("extend"):
             if message.extend.incarnation != target:
                 raise WireError(f"extend is of incarnation {message.extend.incarnation} and the stream of {target}")
-            extend = decode_extend(message.extend)
-            self._check_rows(extend.verified_id, extend.hidden_states)
-            shapes = _shapes(extend)
+            extend = decode_round(message.extend, frame.features, vocab_size=self.vocab_size)
+            self._check_features(extend.hidden_states)
         return RoundMessage(
             stream=stream,
             target=target,
             openings=tuple(_opening(opening) for opening in message.open),
             extend=extend,
-            shapes=shapes,
             releases=tuple(message.release),
             arrived_s=now_s,
         )
@@ -87,12 +80,10 @@ class Edge:
             raise WireError(f"bulk rows: {len(tokens)} tokens and hidden_states of shape {list(features.shape)}")
         if len(features.data) > MAX_SYNC_BYTES:
             raise WireError(f"bulk rows of {len(features.data)} bytes; send at most {MAX_SYNC_BYTES} a message")
-        self._check_rows(tokens, features)
+        self._check_features(features)
         return SyncMessage(target, ticket, message.session, message.base_committed_len, tokens, features)
 
-    def _check_rows(self, tokens: np.ndarray, features: RawTensor) -> None:
-        if tokens.size and int(tokens.max()) >= self.vocab_size:
-            raise InvalidInputError(f"token id {int(tokens.max())} is outside the vocabulary of {self.vocab_size}")
+    def _check_features(self, features: RawTensor) -> None:
         if features.dtype not in _FLOATS:
             raise WireError(f"hidden_states is {features.dtype}; send one of {', '.join(_FLOATS)}")
         if features.shape[1:] != (self.feature_size,):
@@ -110,40 +101,45 @@ class RoundDecoder:
 
     def decode(self, message: draft_pb2.SpeculateRequest) -> RoundMessage:
         """Raises WireError, InvalidInputError or UnsupportedFieldError for what no sound target sends."""
-        if message.HasField("hello"):
+        return self._decode(RoundFrame(message, None))
+
+    def parse(self, payload: bytes | bytearray) -> RoundMessage:
+        """The same of a lane's frame. Raises DecodeError as well."""
+        return self._decode(parse_round(payload))
+
+    def _decode(self, frame: RoundFrame) -> RoundMessage:
+        if frame.message.HasField("hello"):
             raise WireError("hello came again; open another stream for another target")
-        return self.edge.decode_rounds(message, stream=self.stream, target=self.target, now_s=self.clock())
-
-    def parse(self, payload: bytes) -> RoundMessage:
-        """The same of a frame. Raises DecodeError as well."""
-        return self.decode(draft_pb2.SpeculateRequest.FromString(payload))
+        return self.edge.decode_rounds(frame, stream=self.stream, target=self.target, now_s=self.clock())
 
 
-def encode_replies(replies: Sequence[SessionReply], incarnation: int) -> draft_pb2.SpeculateResponse:
+def encode_replies(replies: StreamReplies, incarnation: int) -> draft_pb2.SpeculateResponse:
     """One message for all sessions of a stream: trees, which acknowledge their round, and a status for the others."""
     response = draft_pb2.SpeculateResponse()
-    proposals = [reply for reply in replies if reply.tree is not None]
-    if len(proposals) < len(replies):
-        others = [reply for reply in replies if reply.tree is None]
-        response.status.session.extend([reply.session for reply in others])
-        response.status.code.extend([_wire_code(reply.code) for reply in others])
-        response.status.committed_len.extend([reply.committed_len for reply in others])
-        response.status.round.extend([reply.round for reply in others])
-    if proposals:
-        fill_verify(response.verify, verify_columns(proposals), incarnation)
+    columns = [reply for reply in replies if isinstance(reply, TreeReplies)]
+    if len(columns) < len(replies):
+        single = [reply for reply in replies if isinstance(reply, SessionReply)]
+        if proposals := [reply for reply in single if reply.tree is not None]:
+            columns.append(TreeReplies.of(proposals))
+        if others := [reply for reply in single if reply.tree is None]:
+            response.status.session.extend([reply.session for reply in others])
+            response.status.code.extend([_wire_code(reply.code) for reply in others])
+            response.status.committed_len.extend([reply.committed_len for reply in others])
+            response.status.round.extend([reply.round for reply in others])
+    if columns:
+        fill_verify(response.verify, verify_columns(TreeReplies.join(columns)), incarnation)
     return response
 
 
-def verify_columns(proposals: Sequence[SessionReply]) -> VerifyColumns:
-    """The columns of replies that all carry a tree."""
-    trees = [reply.tree for reply in proposals if reply.tree is not None]
+def verify_columns(replies: TreeReplies) -> VerifyColumns:
+    """As they travel."""
     return VerifyColumns(
-        session=np.array([reply.session for reply in proposals], np.uint64),
-        round=np.array([reply.round for reply in proposals], np.int64),
-        base_committed_len=np.array([reply.committed_len for reply in proposals], np.int64),
-        num_tokens=np.array([len(tree.tokens) for tree in trees], np.int64),
-        draft_token=np.concatenate([tree.tokens for tree in trees]),
-        parents=np.concatenate([tree.parents for tree in trees]),
+        session=replies.session,
+        round=replies.round,
+        base_committed_len=replies.committed_len,
+        num_tokens=replies.trees.num_nodes,
+        draft_token=replies.trees.tokens,
+        parents=replies.trees.parents,
     )
 
 
@@ -207,11 +203,3 @@ def _opening(message: draft_pb2.OpenSession) -> Opening:
     except PacelineError as error:
         raise type(error)(f"session {message.session}: {error}") from error
     return Opening(message.session, message.max_len, sampling, message.traceparent)
-
-
-def _shapes(extend: ExtendColumns) -> tuple[TreeShape | None, ...]:
-    """Of each session; None asks for no tree."""
-    columns = (extend.num_steps, extend.eagle_topk, extend.num_draft_tokens, extend.min_path_permille)
-    numbers = zip(*(column.tolist() for column in columns), strict=True)
-    asks = zip(extend.propose.tolist(), numbers, strict=True)
-    return tuple(tree_shape(*shape) if proposes else None for proposes, shape in asks)

@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from draft_service.batcher import PickedWork, StepLimits, pick_work
+from draft_service.batcher import StepLimits, pick_work
 from draft_service.events import Drain, Event, RoundMessage, StreamEnd, SyncMessage
 from draft_service.load import Average, LoadFigures
-from draft_service.replies import Replies, SessionCode, SessionReply, SyncReply
+from draft_service.replies import Replies, SessionCode, SyncReply
 from draft_service.rows import Rows
-from draft_service.session import Ask, Session, Work
+from draft_service.session import PickedWork
 from draft_service.sessions import SessionTable
-from engine.draft_batch import ExtendItem, PendingTrees, TreeSource
+from draft_service.step_answers import StepAnswers
+from draft_service.step_batch import NO_ROUND, StepBatch, shape_numbers
+from draft_service.step_record import StepPart, StepRecord
+from engine.extend_batch import ExtendBatch, Noise
+from engine.pages import pages_for
+from engine.tree_source import PendingTrees, TreeSource
 from engine.wire import borrow_tensor
-from paceline.tree import DraftTree
+from paceline.types import MAX_SCRATCH_NODES, tree_shape
 
 _KEPT_STEPS = 8
 
 
-class RoundPart(NamedTuple):
-    """What a step did for one session; ``page_ids`` are those at that time."""
+class _Begun(NamedTuple):
+    """A batch whose rows were launched."""
 
-    session: Session
-    work: Work
-    page_ids: np.ndarray  # [pages] int32
-    reply: SessionReply | None
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One step as it went: for the metrics, the load figures and an operator's eyes."""
-
-    step: int
-    start_s: float  # on the engine's clock
-    stop_s: float
-    parts: tuple[RoundPart, ...]
-    timings_ms: dict[str, float]
+    batch: StepBatch
+    works: PickedWork  # of the sessions that were looked at alone, the batch's last ones
+    page_ids: np.ndarray
+    pending: PendingTrees
 
 
 class DraftEngine:
@@ -55,7 +48,7 @@ class DraftEngine:
         self._limits = limits
         self._clock = clock
         self._steps = 0
-        self._ran: deque[tuple[int, Session]] = deque()
+        self._ran: deque[tuple[int, np.ndarray]] = deque()  # seats of each of the last steps
 
     @property
     def has_work(self) -> bool:
@@ -92,14 +85,18 @@ class DraftEngine:
         """
         start_s = self._clock()
         self._steps += 1
-        picked = pick_work(self.table.with_work, self._limits)
-        rounds = self._drafter.begin([self._item(*pair) for pair in picked.rounds])
-        bulk = self._drafter.begin([self._item(*pair) for pair in picked.bulk])
+        picked = pick_work(self.table.line, self._limits)
+        rounds = self._begin([asks for _, asks in picked.asks], picked.rounds)
+        bulk = self._begin([], picked.bulk)
         planned_s = self._clock()
-        round_asks, bulk_asks = self._commit(picked.rounds), self._commit(picked.bulk)
-        parts = self._answer(picked.rounds, round_asks, rounds, hand_over)
+        for entry, asks in picked.asks:
+            self.table.commit(entry, asks)
+        begun = [part for part in (rounds, bulk) if part is not None]
+        for part in begun:
+            self._commit(part)
+        parts = [self._answer(rounds, hand_over)] if rounds is not None else []
         drafted_s = self._clock()
-        parts += self._answer(picked.bulk, bulk_asks, bulk, hand_over)
+        parts += [self._answer(bulk, hand_over)] if bulk is not None else []
         self._disown_messages()
         stop_s = self._clock()
         timings_ms = {
@@ -110,84 +107,99 @@ class DraftEngine:
         return StepRecord(self._steps, start_s, stop_s, tuple(parts), timings_ms)
 
     def _apply_rounds(self, message: RoundMessage, replies: Replies) -> None:
-        table = self.table
+        table, target = self.table, message.target
         gone = set(message.releases)
         for number in message.releases:
-            table.release(message.target, number, replies)
+            table.release(target, number, replies)
         for opening in message.openings:
             if opening.session not in gone:
-                table.open(message.target, opening, stream=message.stream, replies=replies)
-        if message.extend is None:
+                table.open(target, opening, stream=message.stream, replies=replies)
+        if message.extend is None or not len(message.extend.session):
             return
         extend = message.extend
-        num_rows = extend.num_tokens.tolist()
-        hidden_states = borrow_tensor(extend.hidden_states)
-        features = (hidden_states,) if len(num_rows) == 1 else hidden_states.split(num_rows)
-        start = 0
-        columns = (extend.session.tolist(), extend.round.tolist(), extend.base_committed_len.tolist(), num_rows)
-        for session, round_, base_len, count, shape, part in zip(*columns, message.shapes, features, strict=True):
-            stop = start + count
-            rows = Rows(extend.verified_id[start:stop], part)
-            ask = Ask.of(round_, base_len, rows, shape=shape, arrived_s=message.arrived_s)
-            table.extend(message.target, session, ask, stream=message.stream, replies=replies)
-            start = stop
-
-    def _item(self, session: Session, work: Work) -> ExtendItem:
-        shape = work.shape
-        if shape is not None:
-            shape = shape.within(self.table.context_length - 1 - work.base_len - len(work.rows))
-        return ExtendItem(
-            table=session.table,
-            base_len=work.base_len,
-            tokens=work.rows.tokens,
-            features=work.rows.features,
-            propose=None if shape is None else session.params_for(shape),
+        shapes = (extend.num_steps, extend.eagle_topk, extend.num_draft_tokens, extend.min_path_permille)
+        batch = StepBatch(
+            seat=table.seats(target, extend.session),
+            session=extend.session,
+            round=extend.round,
+            base_len=extend.base_committed_len,
+            num_rows=extend.num_tokens,
+            shapes=np.array(shapes) * extend.propose,
+            arrived_s=np.full(len(extend.session), message.arrived_s),
+            tokens=extend.verified_id,
+            features=(borrow_tensor(extend.hidden_states),),
         )
+        table.extend_all(batch, target, stream=message.stream, replies=replies, max_rows=self._limits.bulk_rows)
 
-    def _commit(self, picked: PickedWork) -> list[Ask | None]:
-        """The ask of each session that is to be answered."""
-        asks = []
-        for session, work in picked:
-            asks.append(session.commit(work))
-            self.table.settle(session)
-            session.last_step = self._steps
-            self._ran.append((self._steps, session))
-        return asks
+    def _begin(self, asks: Sequence[StepBatch], works: PickedWork) -> _Begun | None:
+        """Launches what was picked; None where that is nothing."""
+        batches = [*asks, StepBatch.of_work(works)] if works else asks
+        if not batches:
+            return None
+        batch = StepBatch.join(batches)
+        columns, seats = self.table.columns, batch.seat
+        committed_len = batch.committed_len
+        longest = max(committed_len.tolist())
+        page_ids = columns.page_ids[seats, : pages_for(longest + MAX_SCRATCH_NODES, columns.page_size)]
+        pending = self._drafter.begin(
+            ExtendBatch(
+                page_ids=page_ids,
+                page_size=columns.page_size,
+                capacity=columns.capacity[seats],
+                base_len=batch.base_len,
+                num_rows=batch.num_rows,
+                tokens=batch.tokens,
+                features=batch.features,
+                shapes=self._within_context(batch.shapes, committed_len, longest),
+                noise=Noise(columns.seed[seats], columns.temperature[seats]),
+            )
+        )
+        return _Begun(batch, works, page_ids, pending)
 
-    def _answer(
-        self,
-        picked: PickedWork,
-        asks: Sequence[Ask | None],
-        pending: PendingTrees,
-        hand_over: Callable[[Replies], object],
-    ) -> list[RoundPart]:
-        """Waits for the trees."""
-        trees = pending.trees()
-        now_s = self._clock()
-        gathered, answers = Replies(), []
-        for (session, work), ask, tree in zip(picked, asks, trees, strict=True):
-            answer = None
-            if ask is not None:
-                if tree is None and work.shape is not None:
-                    tree = DraftTree.single(int(work.rows.tokens[-1]))  # no room for more before the context's end
-                answer = session.answer(ask, tree)
-                gathered.add(session.stream, answer)
-            answers.append(answer)
-            for ticket in work.tickets:
-                gathered.syncs.append(SyncReply(ticket, session.key.session, SessionCode.OK, session.committed_len))
-        if gathered:
-            hand_over(gathered)
-        for ask, answer in zip(asks, answers, strict=True):
-            if ask is not None and answer is not None and answer.tree is not None:
-                self.propose_ms.add((now_s - ask.arrived_s) * 1e3)
-        return [
-            RoundPart(session, work, session.table.page_ids, answer)
-            for (session, work), answer in zip(picked, answers, strict=True)
+    def _within_context(self, shapes: np.ndarray, committed_len: np.ndarray, longest: int) -> np.ndarray:
+        """The shapes, with no more levels than there is room for."""
+        room = self.table.context_length - 1
+        if longest + max(shapes[0].tolist()) <= room:
+            return shapes
+        asked = [tree_shape(*numbers) if numbers[0] else None for numbers in shapes.T.tolist()]
+        fitted = [
+            None if shape is None else shape.within(room - length)
+            for shape, length in zip(asked, committed_len.tolist(), strict=True)
         ]
+        return np.array([shape_numbers(shape) for shape in fitted]).T
+
+    def _commit(self, begun: _Begun) -> None:
+        """Brings the sessions up to date."""
+        table, seats = self.table, begun.batch.seat
+        for session, work in begun.works:
+            session.commit(work)
+            table.settle(session)
+        table.columns.keep_last_rows(seats, begun.batch.last_row)
+        table.columns.last_step[seats] = self._steps
+        self._ran.append((self._steps, seats))
+
+    def _answer(self, begun: _Begun, hand_over: Callable[[Replies], object]) -> StepPart:
+        """Waits for the trees."""
+        batch, columns = begun.batch, self.table.columns
+        answers = StepAnswers.of(batch, begun.pending.trees())
+        now_s = self._clock()
+        replies = Replies()
+        answers.give(columns, replies)
+        for session, work in begun.works:
+            for ticket in work.tickets:
+                replies.syncs.append(SyncReply(ticket, session.key.session, SessionCode.OK, session.committed_len))
+        if replies:
+            hand_over(replies)
+        answers.keep(columns)
+        arrivals = Counter(batch.arrived_s[batch.round != NO_ROUND].tolist())
+        for arrived_s, count in arrivals.items():
+            self.propose_ms.add((now_s - arrived_s) * 1e3, count)
+        return StepPart(batch, columns.target[batch.seat], begun.page_ids, answers.trees)
 
     def _disown_messages(self) -> None:
         """A session that has not run for some steps keeps no message in memory for the sake of its last row."""
+        columns = self.table.columns
         while self._ran and self._ran[0][0] <= self._steps - _KEPT_STEPS:
-            step, session = self._ran.popleft()
-            if session.last_step == step:
-                session.disown_message()
+            step, seats = self._ran.popleft()
+            for seat in seats[columns.last_step[seats] == step].tolist():
+                columns.disown_message(seat)

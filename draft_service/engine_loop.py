@@ -8,10 +8,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from draft_service.draft_engine import DraftEngine, StepRecord
+from draft_service.draft_engine import DraftEngine
 from draft_service.events import Event
 from draft_service.load import LoadFigures
 from draft_service.replies import Replies
+from draft_service.step_record import StepRecord
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.rounds import ExtendColumns, RawTensor
-from paceline.types import SamplingParams, TreeShape
+from paceline.types import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,6 @@ class RoundMessage:
     target: int  # its incarnation
     openings: tuple[Opening, ...]
     extend: ExtendColumns | None
-    shapes: tuple[TreeShape | None, ...]  # one a session of ``extend``; None asks for no tree
     releases: tuple[int, ...]
     arrived_s: float  # on the engine's clock
 

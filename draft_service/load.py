@@ -52,8 +52,10 @@ class Average:
     def __init__(self) -> None:
         self._value: float | None = None
 
-    def add(self, value: float) -> None:
-        self._value = value if self._value is None else self._value + _SMOOTHING * (value - self._value)
+    def add(self, value: float, count: int = 1) -> None:
+        """count: times that the value came."""
+        old = value if self._value is None else self._value
+        self._value = value + (1 - _SMOOTHING) ** count * (old - value)
 
     @property
     def value(self) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 
 import prometheus_client as prometheus
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from draft_service.engine_loop import StepNote
-from draft_service.replies import Replies
+from draft_service.replies import Replies, SessionCode, TreeReplies
 
 _STEP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -40,8 +41,12 @@ class DraftMetrics:
         )
 
     def count_replies(self, replies: Replies) -> None:
-        rounds = (reply for stream in replies.by_stream.values() for reply in stream)
-        codes = Counter((reply.round > 0, reply.code) for reply in rounds)
+        codes: Counter[tuple[bool, SessionCode]] = Counter()
+        for reply in itertools.chain.from_iterable(replies.by_stream.values()):
+            if isinstance(reply, TreeReplies):
+                codes[True, SessionCode.OK] += len(reply.session)
+            else:
+                codes[reply.round > 0, reply.code] += 1
         for (is_round, code), count in codes.items():
             self._replies.labels("round" if is_round else "open", code.name.lower()).inc(count)
         for code, count in Counter(reply.code for reply in replies.syncs).items():
@@ -55,9 +60,10 @@ class DraftMetrics:
         if record is None:
             return
         self._step.observe(record.stop_s - record.start_s)
-        round_rows = sum(len(part.work.rows) for part in record.parts if part.reply is not None)
-        self._rows.labels("round").inc(round_rows)
-        self._rows.labels("bulk").inc(sum(len(part.work.rows) for part in record.parts) - round_rows)
-        trees = [part.reply.tree for part in record.parts if part.reply is not None and part.reply.tree is not None]
-        self._trees.inc(len(trees))
-        self._nodes.inc(sum(tree.num_nodes for tree in trees))
+        for part in record.parts:
+            num_rows = part.batch.num_rows
+            round_rows = int(num_rows[part.is_answered].sum())
+            self._rows.labels("round").inc(round_rows)
+            self._rows.labels("bulk").inc(int(num_rows.sum()) - round_rows)
+            self._trees.inc(len(part.trees.session))
+            self._nodes.inc(len(part.trees.trees.tokens))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from draft_service.draft_engine import StepRecord
+from draft_service.step_record import StepRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class RoundBoard:
 
     def update(self, record: StepRecord, time_unix_ms: int) -> None:
         """Keeps the record if it answered a round."""
-        if any(part.reply is not None for part in record.parts):
+        if record.has_answers:
             self.latest = TimedRecord(record, time_unix_ms)
             self._changed.set()
             self._changed = asyncio.Event()

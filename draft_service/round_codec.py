@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
-import torch
 
 from draft_service.codec import verify_columns
-from draft_service.draft_engine import RoundPart
+from draft_service.replies import TreeReplies
 from draft_service.round_board import TimedRecord
+from draft_service.step_batch import StepBatch
+from draft_service.step_record import StepPart
+from engine.extend_batch import joined
+from engine.pages import HeldPages
+from engine.ragged import indptr
 from engine.tree_links import derive_links
 from engine.wire import to_raw
 from paceline.codec import encode_array, encode_tensor, encode_verify
@@ -28,8 +34,8 @@ def encode_round(
     view.extend_input.CopyFrom(_extend_input(record.parts))
     if not brief:
         _add_rows(view.extend_input, record.parts, page_size)
-    proposals = [part.reply for part in record.parts if part.reply is not None and part.reply.tree is not None]
-    if proposals:
+    proposals = TreeReplies.join([part.trees for part in record.parts])
+    if len(proposals.session):
         columns = verify_columns(proposals)
         view.verify_input.CopyFrom(encode_verify(columns, incarnation))
         _derive(view.verify_input, columns.num_tokens, columns.base_committed_len, columns.parents)
@@ -57,34 +63,32 @@ def _padded(column: np.ndarray, counts: np.ndarray, indptr: np.ndarray) -> np.nd
     return table
 
 
-def _extend_input(parts: tuple[RoundPart, ...]) -> verify_pb2.ExtendInput:
+def _extend_input(parts: tuple[StepPart, ...]) -> verify_pb2.ExtendInput:
     """Of every session of the step; the round is 0 where only bulk rows ran."""
-    shapes = [part.work.shape for part in parts]
-    num_rows = [len(part.work.rows) for part in parts]
-    targets = {part.session.key.target for part in parts}
+    batch = StepBatch.join([part.batch for part in parts])
+    targets = {target for part in parts for target in part.target.tolist()}
+    num_steps, eagle_topk, num_draft_tokens, min_path_permille = batch.shapes.tolist()
     return verify_pb2.ExtendInput(
         incarnation=targets.pop() if len(targets) == 1 else 0,  # several targets share a step
-        session=[part.session.key.session for part in parts],
-        round=[part.reply.round if part.reply is not None else 0 for part in parts],
-        base_committed_len=[part.work.base_len for part in parts],
-        verified_id=np.concatenate([part.work.rows.tokens for part in parts]).tolist(),
-        accept_length=[rows - 1 for rows in num_rows],
-        num_tokens_per_req=num_rows,
-        num_tokens_for_logprob_per_req=[int(shape is not None) for shape in shapes],
-        num_steps=[shape.num_steps if shape else 0 for shape in shapes],
-        eagle_topk=[shape.eagle_topk if shape else 0 for shape in shapes],
-        num_draft_tokens=[shape.num_draft_tokens if shape else 0 for shape in shapes],
-        min_path_permille=[shape.min_path_permille if shape else 0 for shape in shapes],
+        session=batch.session.tolist(),
+        round=np.maximum(batch.round, 0).tolist(),
+        base_committed_len=batch.base_len.tolist(),
+        verified_id=batch.tokens.tolist(),
+        accept_length=(batch.num_rows - 1).tolist(),
+        num_tokens_per_req=batch.num_rows.tolist(),
+        num_tokens_for_logprob_per_req=[int(steps > 0) for steps in num_steps],
+        num_steps=num_steps,
+        eagle_topk=eagle_topk,
+        num_draft_tokens=num_draft_tokens,
+        min_path_permille=min_path_permille,
     )
 
 
-def _add_rows(message: verify_pb2.ExtendInput, parts: tuple[RoundPart, ...], page_size: int) -> None:
-    slots = [_slots(part, page_size) for part in parts]
-    message.hidden_states.CopyFrom(encode_tensor(to_raw(torch.cat([part.work.rows.features for part in parts]))))
-    message.kv_indptr.extend(np.concatenate([[0], np.cumsum([len(s) for s in slots])]).tolist())
-    message.kv_indices.extend(np.concatenate(slots).tolist())
-
-
-def _slots(part: RoundPart, page_size: int) -> np.ndarray:
-    positions = np.arange(part.work.base_len + len(part.work.rows))
-    return part.page_ids[positions // page_size].astype(np.int64) * page_size + positions % page_size
+def _add_rows(message: verify_pb2.ExtendInput, parts: tuple[StepPart, ...], page_size: int) -> None:
+    features = joined(list(itertools.chain.from_iterable(part.batch.features for part in parts)))
+    message.hidden_states.CopyFrom(encode_tensor(to_raw(features)))
+    lengths = np.concatenate([part.batch.committed_len for part in parts])
+    message.kv_indptr.extend(indptr(lengths).tolist())
+    for part in parts:
+        for page_ids, length in zip(part.page_ids, part.batch.committed_len.tolist(), strict=True):
+            message.kv_indices.extend(HeldPages(page_ids, page_size).slots(0, length).tolist())

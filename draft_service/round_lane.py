@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from draft_service.codec import RoundDecoder, encode_replies
 from draft_service.events import Event, RoundMessage
 from draft_service.lane_door import LaneDoor, LaneOffer
-from draft_service.replies import Replies, SessionReply
+from draft_service.replies import Replies, StreamReplies
 from draft_service.streams import Outbox, WaitingReplies
 from paceline.errors import UnavailableError
 from paceline.lane import Lane
@@ -91,14 +91,14 @@ class RoundLane:
         self._terms = terms
         self._used = used
         self._event_loop = asyncio.get_running_loop()
-        self._lane: Lane[RoundMessage, Iterable[SessionReply]] | None = None
+        self._lane: Lane[RoundMessage, StreamReplies | WaitingReplies] | None = None
 
     def take(self, sock: socket.socket) -> None:
         """Begins, on a connection that has shown the token."""
         self._lane = Lane(sock, self, self._terms.count, name=f"lane of stream {self._number}")
         self._lane.start()
 
-    def send(self, replies: list[SessionReply]) -> None:
+    def send(self, replies: StreamReplies) -> None:
         assert self._lane is not None
         self._lane.send(replies)
 
@@ -114,12 +114,15 @@ class RoundLane:
         self._used[self._number] = self
         self._stream.post(event)
 
-    def encode(self, item: Iterable[SessionReply]) -> bytes:
-        return encode_replies(list(item), self._terms.incarnation).SerializeToString()
+    def encode(self, item: StreamReplies | WaitingReplies) -> bytes:
+        replies = item.take() if isinstance(item, WaitingReplies) else item
+        return encode_replies(replies, self._terms.incarnation).SerializeToString()
 
-    def merge(self, waiting: Iterable[SessionReply] | None, item: Iterable[SessionReply]) -> WaitingReplies:
+    def merge(
+        self, waiting: StreamReplies | WaitingReplies | None, item: StreamReplies | WaitingReplies
+    ) -> WaitingReplies:
         pile = waiting if isinstance(waiting, WaitingReplies) else WaitingReplies(self._terms.max_replies)
-        pile.put(item)
+        pile.put(item.take() if isinstance(item, WaitingReplies) else item)
         return pile
 
     def ended(self, error: Exception) -> None:

@@ -26,6 +26,7 @@ from draft_service.replies import SyncReply
 from draft_service.round_board import TimedRecord
 from draft_service.round_codec import encode_round
 from draft_service.round_lane import RoundLanes, RoundStream
+from draft_service.round_wire import RoundFrame
 from paceline.errors import PacelineError, WireError
 from paceline.peer_stream import first_message, refuse
 from paceline.v1 import draft_pb2, draft_pb2_grpc, verify_pb2
@@ -75,7 +76,8 @@ class DraftServicer(draft_pb2_grpc.DraftServiceServicer):
             _log.info("target %s (incarnation %d) opened stream %d", first.hello.target, target, number)
             stream = RoundStream(RoundDecoder(self._edge, number, target, self._clock), self._post, outbox)
             with self._lanes.offered(stream) as offer:
-                self._post(self._edge.decode_rounds(first, stream=number, target=target, now_s=self._clock()))
+                opened = RoundFrame(first, None)
+                self._post(self._edge.decode_rounds(opened, stream=number, target=target, now_s=self._clock()))
                 yield draft_pb2.SpeculateResponse(info=self._info_message, lane=encode_offer(offer))
                 reader = asyncio.create_task(_read_rounds(requests, stream))
                 while (replies := await outbox.take()) is not None:

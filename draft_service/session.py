@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from draft_service.replies import SessionCode, SessionReply
 from draft_service.rows import RowQueue, Rows
-from engine.draft_batch import ProposeParams
+from draft_service.session_columns import SessionColumns
 from engine.pages import PageTable
-from paceline.tree import DraftTree
-from paceline.types import SamplingParams, TreeShape
+from paceline.types import TreeShape
 
 
 class SessionKey(NamedTuple):
@@ -44,43 +45,52 @@ class Work(NamedTuple):
 
 
 class Session:
-    """Positions [0, committed_len) are in the draft KV, [committed_len, arrived_len) wait in the queue.
+    """Positions [0, committed_len) are in the draft KV, [committed_len, arrived_len) wait, in the queue or elsewhere.
 
     Owns its page table, which holds max_len tokens and a tree's scratch. At most one ask is open, the newest;
-    an ask for rows past arrived_len is parked until bulk rows close the gap.
+    an ask for rows past arrived_len is parked until bulk rows close the gap. What all rounds need of it stands in the
+    columns; a session whose asks come one at a time, each where it is due, is never looked at alone.
     """
 
-    def __init__(
-        self, key: SessionKey, *, stream: int, max_len: int, sampling: SamplingParams, table: PageTable
-    ) -> None:
+    def __init__(self, key: SessionKey, *, seat: int, columns: SessionColumns, table: PageTable) -> None:
+        """seat: its own in the columns."""
         self.key = key
-        self.stream = stream  # the round stream that opened it: its end frees the session
-        self.max_len = max_len
-        self.sampling = sampling
+        self.seat = seat
         self.table = table
-        self.committed_len = 0
-        self.last_step = 0  # the engine's newest step with its rows
         self.queue = RowQueue()
         self.ask: Ask | None = None
+        self.columns = columns
         self._parked: Ask | None = None
-        self._newest_round = -1
-        self._answer: SessionReply | None = None  # to the newest round, given again when that is repeated
-        self._last_rows: Rows | None = None  # up to position committed_len - 1: a tree without new rows starts there
-        self._shape: TreeShape | None = None  # of the params
-        self._params: ProposeParams | None = None
+
+    @property
+    def committed_len(self) -> int:
+        return int(self.columns.committed_len[self.seat])
+
+    @property
+    def arrived_len(self) -> int:
+        return int(self.columns.arrived_len[self.seat])
+
+    @property
+    def stream(self) -> int:
+        return int(self.columns.stream[self.seat])
+
+    @property
+    def max_len(self) -> int:
+        return int(self.columns.max_len[self.seat])
 
     @property
     def num_rounds(self) -> int:
         """Rounds that it was asked for."""
-        return max(self._newest_round, 0)
-
-    @property
-    def arrived_len(self) -> int:
-        return self.committed_len + self.queue.num_rows
+        return max(int(self.columns.newest_round[self.seat]), 0)
 
     @property
     def has_work(self) -> bool:
         return self.ask is not None or self.queue.num_rows > 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits here, no parked ask either."""
+        return not self.has_work and self._parked is None
 
     @property
     def num_rows_to_run(self) -> int:
@@ -93,7 +103,7 @@ class Session:
         The rows fit into max_len. A round that was answered gets the same answer again, and one whose answer is on
         its way gets that one only.
         """
-        if ask.round <= self._newest_round:
+        if ask.round <= self.columns.newest_round[self.seat]:
             return self._repeat(ask)
         if ask.base_len == self.arrived_len:
             return self._accept(ask)
@@ -104,8 +114,13 @@ class Session:
         """Takes bulk rows in; False where base_len is not what has arrived. The rows fit into max_len."""
         if base_len != self.arrived_len:
             return False
-        self.queue.put(rows, ticket=ticket)
+        self._queue_up(rows, ticket)
         return True
+
+    def resume(self, ask: Ask) -> None:
+        """Takes over an ask that was taken in elsewhere."""
+        self.queue.put(ask.rows)
+        self.ask = ask
 
     def unpark(self) -> SessionReply | None:
         """Takes in the parked ask once its rows have arrived; the answer where it can no longer be served."""
@@ -123,39 +138,19 @@ class Session:
         num_rows = min(due, max_rows)
         shape = self.ask.shape if self.ask is not None and num_rows == due else None
         if num_rows == 0:
-            assert self._last_rows is not None, "an ask without rows came before any row"
-            return Work(self.committed_len - 1, self._last_rows[-1:], (), shape)
+            return Work(self.committed_len - 1, self.columns.last_row(self.seat), (), shape)
         taken = self.queue.take(num_rows)
         return Work(self.committed_len, taken.rows, taken.tickets, shape)
 
-    def commit(self, work: Work) -> Ask | None:
-        """The work is in the KV before any later work. Returns the ask that this completes, for ``answer``."""
-        self.committed_len = work.base_len + len(work.rows)
-        self._last_rows = work.rows
-        ask = self.ask
-        if ask is None or self.committed_len < ask.stop:
-            return None
-        self.ask = None
-        return ask
+    def completes(self, work: Work) -> bool:
+        """Whether the open ask has all its rows in the KV once the work is."""
+        return self.ask is not None and work.base_len + len(work.rows) >= self.ask.stop
 
-    def answer(self, ask: Ask, tree: DraftTree | None) -> SessionReply:
-        """The answer to an ask that ``commit`` gave."""
-        self._answer = SessionReply(self.key.session, SessionCode.OK, ask.stop, ask.round, tree)
-        return self._answer
-
-    def disown_message(self) -> None:
-        """Keeps a copy of the last row, and lets go of the message that brought it."""
-        if self._last_rows is not None:
-            self._last_rows = self._last_rows[-1:].copy()
-
-    def params_for(self, shape: TreeShape) -> ProposeParams:
-        """How its tree of that shape is proposed."""
-        params = self._params
-        if params is None or shape is not self._shape:
-            sampling = self.sampling
-            self._shape = shape
-            self._params = params = ProposeParams.of(shape, seed=sampling.seed, temperature=sampling.temperature)
-        return params
+    def commit(self, work: Work) -> None:
+        """The work is in the KV before any later work; an ask that this completes is no longer open."""
+        if self.completes(work):
+            self.ask = None
+        self.columns.committed_len[self.seat] = work.base_len + len(work.rows)
 
     def reply(self, code: SessionCode, round_: int) -> SessionReply:
         """An answer without a tree, with the rows that have arrived."""
@@ -167,19 +162,28 @@ class Session:
         return self.queue.num_rows if self.ask is None else self.ask.stop - self.committed_len
 
     def _accept(self, ask: Ask) -> SessionReply | None:
-        self._newest_round = ask.round
+        columns, seat = self.columns, self.seat
+        columns.newest_round[seat] = ask.round
         self._parked = None
         if ask.stop > ask.base_len:
-            self.queue.put(ask.rows)
+            self._queue_up(ask.rows, None)
         elif self.arrived_len == 0 or (ask.shape is None and self.queue.num_rows == 0):
             self.ask = None
-            self._answer = self.reply(SessionCode.OK, ask.round)
-            return self._answer
+            answer = self.reply(SessionCode.OK, ask.round)
+            columns.keep_answers(np.array([seat]), lambda _: answer)
+            return answer
         self.ask = ask
         return None
 
     def _repeat(self, ask: Ask) -> SessionReply | None:
-        if ask.round < self._newest_round:
+        if ask.round < self.columns.newest_round[self.seat]:
             known = ask.stop <= self.arrived_len
             return self.reply(SessionCode.OK if known else SessionCode.LENGTH_DIFFERS, ask.round)
-        return None if self.ask is not None else self._answer
+        return None if self.ask is not None else self.columns.answer(self.seat)
+
+    def _queue_up(self, rows: Rows, ticket: int | None) -> None:
+        self.queue.put(rows, ticket=ticket)
+        self.columns.arrived_len[self.seat] += len(rows)
+
+
+PickedWork = list[tuple[Session, Work]]

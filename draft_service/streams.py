@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
-from draft_service.replies import Replies, SessionReply, SyncReply
+from draft_service.replies import Replies, SessionReply, StreamReplies, SyncReply, each_reply
 from paceline.errors import CapacityError, UnavailableError
 
 
@@ -15,20 +15,33 @@ class WaitingReplies:
 
     def __init__(self, max_replies: int) -> None:
         self._max_replies = max_replies
+        self._newest: StreamReplies = []  # what was put last, merged with the others once more comes
         self._replies: dict[tuple[int, bool], SessionReply] = {}
 
-    def put(self, replies: Iterable[SessionReply]) -> None:
+    def put(self, replies: StreamReplies) -> None:
         """Raises CapacityError past max_replies: answers to ever new unknown sessions."""
-        for reply in replies:
+        self._merge()
+        self._newest = list(replies)
+        if len(self._replies) + len(replies) > self._max_replies:
+            self._merge()
+        if len(self._replies) > self._max_replies:
+            raise CapacityError(f"{len(self._replies)} answers wait for this stream; read them before asking more")
+
+    def take(self) -> StreamReplies:
+        """All of them, which wait no longer."""
+        if self._replies:
+            self._merge()
+        taken = [*self._replies.values(), *self._newest]
+        self._newest, self._replies = [], {}
+        return taken
+
+    def _merge(self) -> None:
+        for reply in each_reply(self._newest):
             place = (reply.session, reply.round == 0)
             waiting = self._replies.get(place)
             if waiting is None or waiting.round <= reply.round:
                 self._replies[place] = reply
-        if len(self._replies) > self._max_replies:
-            raise CapacityError(f"{len(self._replies)} answers wait for this stream; read them before asking more")
-
-    def __iter__(self) -> Iterator[SessionReply]:
-        return iter(self._replies.values())
+        self._newest = []
 
 
 class Outbox:
@@ -41,7 +54,7 @@ class Outbox:
         self._error: BaseException | None = None
         self._ended = False
 
-    def put(self, replies: Iterable[SessionReply]) -> None:
+    def put(self, replies: StreamReplies) -> None:
         try:
             self._replies.put(replies)
         except CapacityError as error:
@@ -58,12 +71,12 @@ class Outbox:
         self._error = self._error or error
         self._wake.set()
 
-    async def take(self) -> list[SessionReply] | None:
+    async def take(self) -> StreamReplies | None:
         """All that waits, at least one answer; None after the end."""
         await self._wake.wait()
         if self._error is not None:
             raise self._error
-        replies, self._replies = list(self._replies), WaitingReplies(self._max_replies)
+        replies = self._replies.take()
         if not replies:
             return None
         if not self._ended:

@@ -7,19 +7,24 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from engine.draft_batch import ExtendItem, PendingTrees, split_rows
+from engine.draft_batch import ExtendItem, fitted_shape
+from engine.extend_batch import ExtendBatch
 from engine.extend_forward import ExtendForward
 from engine.graph_capture import Capture
-from engine.growth_forward import Grower, GrowthForward
+from engine.growth_forward import Growers, GrowthForward
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
+from engine.row_batch import split_rows
+from engine.tree_columns import TreeColumns
+from engine.tree_source import PendingTrees
 from kernels.growth import GrowthShape
 from paceline.tree import MAX_NODES, DraftTree
-from paceline.types import MAX_SCRATCH_NODES, TreeShape
+from paceline.types import MAX_SCRATCH_NODES, TreeShape, tree_shape
 
 MAX_BEAM_ROWS = 2048  # of one level, all sessions together
 
@@ -29,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DrafterLimits:
-    """max_rows: of one extend forward. max_sessions: items of one ``extend`` that ask for a tree."""
+    """max_rows: of one extend forward. max_sessions: those of one batch that ask for a tree."""
 
     max_rows: int
     max_sessions: int
@@ -39,7 +44,7 @@ class DeviceDrafter:
     """Does what a Drafter does, with one wait a round: for the copy of the finished trees.
 
     A tree grows in the graph of the smallest captured shape that covers its own; one that none covers grows by the same
-    code without a graph. Items that ask for no tree run last, and nobody waits for them.
+    code without a graph. Sessions that ask for no tree run last, and nobody waits for them.
     """
 
     def __init__(self, model: HeadModel, cache: HeadCache, limits: DrafterLimits) -> None:
@@ -54,7 +59,7 @@ class DeviceDrafter:
             model, cache, max_sessions=limits.max_sessions, max_rows=MAX_BEAM_ROWS, last_hidden=last_hidden
         )
         self._shapes: list[GrowthShape] = []
-        self._fits: dict[tuple[int, int, int, int], _Fit] = {}
+        self._fits: dict[tuple[int, ...], _Fit] = {}
         self._copies = [_NodesCopy(limits.max_sessions, model.device) for _ in range(2)]
         self._turn = 0
 
@@ -79,66 +84,88 @@ class DeviceDrafter:
 
         A tree has fewer levels where the table has no room for its scratch nodes.
         """
-        return self.begin(items).trees()
+        return list(self.begin(ExtendBatch.of(items)).trees().trees()) if items else []
 
     @torch.inference_mode()
-    def begin(self, items: Sequence[ExtendItem]) -> PendingTrees:
+    def begin(self, batch: ExtendBatch) -> PendingTrees:
         """Launches an ``extend``. At most two may be under way; the device takes them one after the other."""
-        if not items:
-            return _Nothing()
-        asked = [item for item in items if item.propose is not None]
         self._turn = 1 - self._turn
         copy = self._copies[self._turn]
+        steps = batch.shapes[0].tolist()
+        asks_all = 0 not in steps
+        asked = None if asks_all else batch.shapes[0].nonzero()[0]
         with self._on_device():
-            self._write(asked)
-            order = self._grow(asked, copy)
-            copy.send()
-            if len(asked) < len(items):
-                self._write([item for item in items if item.propose is None])
-        return _Begun(items, order, copy)
+            if asked is None:
+                order = self._propose(batch, copy)
+            else:
+                order = self._propose(batch.take(asked), copy) if len(asked) else []
+                self._write(batch.take((batch.shapes[0] == 0).nonzero()[0]), keeps_hidden=False)
+        return _Begun(len(batch), asked, order, copy)
 
-    def _write(self, items: Sequence[ExtendItem]) -> None:
-        for pieces in split_rows(items, self._extend.max_rows):
-            self._extend.run(pieces)
-
-    def _grow(self, items: Sequence[ExtendItem], copy: _NodesCopy) -> list[int]:
-        """Launches the growth of each item's tree; the items' places in the order in which the trees will come."""
+    def _propose(self, batch: ExtendBatch, copy: _NodesCopy) -> list[np.ndarray]:
+        """Launches a batch whose sessions all ask. Returns their places in the order in which the trees will come."""
+        self._write(batch, keeps_hidden=True)
         order = []
-        for shape, growers in self._group(items).items():
+        for shape, growers in self._group(batch):
             most = self._growth.max_group(shape)
-            for start in range(0, len(growers), most):
-                some = growers[start : start + most]
-                is_noised = any(g.item.propose is not None and g.item.propose.temperature > 0 for g in some)
-                copy.add(self._growth.run(some, shape, is_noised=is_noised))
-                order += [grower.place for grower in some]
+            for start in range(0, len(growers.places), most):
+                some = growers if len(growers.places) <= most else growers.take(slice(start, start + most))
+                copy.add(self._growth.run(some, shape, is_noised=max(some.noise.temperature.tolist()) > 0))
+                order.append(some.places)
+        copy.send()
         return order
 
-    def _group(self, items: Sequence[ExtendItem]) -> dict[GrowthShape, list[Grower]]:
-        groups: dict[GrowthShape, list[Grower]] = {}
-        for place, item in enumerate(items):
-            params = item.propose
-            assert params is not None
-            committed_len = item.committed_len
-            room = min(item.table.capacity - committed_len, MAX_SCRATCH_NODES)  # more is never asked for
-            key = (params.num_steps, params.eagle_topk, params.num_draft_tokens, room)
-            fit = self._fits.get(key)
-            if fit is None:
-                fit = self._fit(item, room)
-                if len(self._fits) < _MAX_FITS:
-                    self._fits[key] = fit
-            groups.setdefault(fit.laid_out, []).append(Grower(place, item, committed_len, fit.shape))
-        return groups
+    def _write(self, batch: ExtendBatch, *, keeps_hidden: bool) -> None:
+        for rows in split_rows(batch, self._extend.max_rows):
+            self._extend.run(rows, keeps_hidden=keeps_hidden)
 
-    def _fit(self, item: ExtendItem, room: int) -> _Fit:
+    def _group(self, batch: ExtendBatch) -> list[tuple[GrowthShape, Growers]]:
+        """The sessions by the shape that their trees are laid out in."""
+        committed_len = batch.base_len + batch.num_rows
+        growers = Growers(
+            places=np.arange(len(batch)),
+            roots=batch.tokens[batch.num_rows.cumsum() - 1],
+            committed_len=committed_len,
+            shapes=batch.shapes,
+            noise=batch.noise,
+            page_ids=batch.page_ids,
+            page_size=batch.page_size,
+        )
+        rooms = np.minimum(batch.capacity - committed_len, MAX_SCRATCH_NODES)  # more is never asked for
+        keys = list(zip(*batch.shapes[:3].tolist(), rooms.tolist(), strict=True))
+        fits = {key: self._fit(key) for key in set(keys)}
+        if any(fit.shrinks for fit in fits.values()):
+            own = np.array([fits[key].shape for key in keys]).T
+            growers = growers._replace(shapes=np.concatenate([own, batch.shapes[3:]]))
+        layouts = {fit.laid_out for fit in fits.values()}
+        if len(layouts) == 1:
+            return [(layouts.pop(), growers)]
+        groups: dict[GrowthShape, list[int]] = {}
+        for place, key in enumerate(keys):
+            groups.setdefault(fits[key].laid_out, []).append(place)
+        return [(shape, growers.take(np.array(places))) for shape, places in groups.items()]
+
+    def _fit(self, key: tuple[int, ...]) -> _Fit:
+        """key: num_steps, eagle_topk and num_draft_tokens of a tree, and room for scratch nodes."""
+        fit = self._fits.get(key)
+        if fit is None:
+            fit = self._new_fit(key)
+            if len(self._fits) < _MAX_FITS:
+                self._fits[key] = fit
+        return fit
+
+    def _new_fit(self, key: tuple[int, ...]) -> _Fit:
         """Laid out in the smallest captured shape that holds it and whose scratch nodes fit the room, or in its own."""
-        fitted = item.fitted_shape(self._model.config.draft_vocab_size)
+        room = key[3]
+        fitted = fitted_shape(tree_shape(*key[:3]), room=room, draft_vocab_size=self._model.config.draft_vocab_size)
         own = GrowthShape(fitted.num_steps, fitted.eagle_topk, fitted.num_draft_tokens)
+        numbers = own.num_steps, own.topk, own.num_nodes
         for shape in self._shapes:
             is_large = shape.num_steps >= own.num_steps and shape.topk >= own.topk and shape.num_nodes >= own.num_nodes
             if is_large and shape.num_scratch <= room:
-                return _Fit(own, shape)
+                return _Fit(numbers, shape, numbers != key[:3])
         _log.info("trees of %s grow without a captured graph; to have one, add them to --cuda-graph-shapes", own)
-        return _Fit(own, own)
+        return _Fit(numbers, own, numbers != key[:3])
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[None]:
@@ -150,33 +177,32 @@ class DeviceDrafter:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """A tree's shape, and the one that it is laid out in."""
+    """A tree's shape (num_steps, topk, num_nodes), the one that it is laid out in, and whether less was asked for."""
 
-    shape: GrowthShape
+    shape: tuple[int, int, int]
     laid_out: GrowthShape
+    shrinks: bool
 
 
 class _Begun:
-    """PendingTrees on their way to the host. order: the place of each tree that comes, among the items that asked."""
+    """PendingTrees on their way to the host."""
 
-    def __init__(self, items: Sequence[ExtendItem], order: Sequence[int], copy: _NodesCopy) -> None:
-        self._items = items
+    def __init__(
+        self, num_sessions: int, asked: np.ndarray | None, order: Sequence[np.ndarray], copy: _NodesCopy
+    ) -> None:
+        """asked: the sessions that asked, None: all. order: the place of each tree that comes, among those."""
+        self._num_sessions = num_sessions
+        self._asked = asked
         self._order = order
         self._copy = copy
 
-    def trees(self) -> list[DraftTree | None]:
-        trees: list[DraftTree | None] = [None] * len(self._items)
-        asked = [i for i, item in enumerate(self._items) if item.propose is not None]
-        for place, tree in zip(self._order, self._copy.trees(), strict=True):
-            trees[asked[place]] = tree
-        return trees
-
-
-class _Nothing:
-    """PendingTrees of no items."""
-
-    def trees(self) -> list[DraftTree | None]:
-        return []
+    def trees(self) -> TreeColumns:
+        if not self._order:
+            return TreeColumns.none(self._num_sessions)
+        trees = self._copy.trees()
+        if len(self._order) > 1:
+            trees = trees.take(np.concatenate(self._order).argsort())
+        return trees if self._asked is None else trees.spread(self._asked, self._num_sessions)
 
 
 class _NodesCopy:
@@ -185,6 +211,7 @@ class _NodesCopy:
     def __init__(self, max_sessions: int, device: torch.device) -> None:
         is_cuda = device.type == "cuda"
         self._host = torch.empty(max_sessions * (1 + 2 * MAX_NODES), dtype=torch.int32, pin_memory=is_cuda)
+        self._array = self._host.numpy()
         self._arrived = torch.cuda.Event() if is_cuda else None
         self._parts: list[tuple[int, int]] = []  # rows and columns of each growth
         self._used = 0
@@ -198,22 +225,17 @@ class _NodesCopy:
 
     def send(self) -> None:
         """To be called after the last growth."""
-        if self._arrived is not None and self._parts:
+        if self._arrived is not None:
             self._arrived.record()
 
-    def trees(self) -> list[DraftTree]:
+    def trees(self) -> TreeColumns:
         """Waits for the copy. Forgets what was added."""
-        if not self._parts:
-            return []
         if self._arrived is not None:
             self._arrived.synchronize()
-        flat = self._host[: self._used].numpy().copy()
-        trees, start = [], 0
+        parts, start = [], 0
         for rows, columns in self._parts:
-            table = flat[start : start + rows * columns].reshape(rows, columns)
-            parents = 1 + (columns - 1) // 2
-            for row, count in zip(table, table[:, 0].tolist(), strict=True):
-                trees.append(DraftTree.grown(row[1 : 1 + count], row[parents : parents + count]))
-            start += rows * columns
+            stop = start + rows * columns
+            parts.append(TreeColumns.of_nodes(self._array[start:stop].reshape(rows, columns)))
+            start = stop
         self._parts, self._used = [], 0
-        return trees
+        return TreeColumns.join(parts)

@@ -8,14 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.draft_batch import ExtendItem, PendingTrees, ProposeParams, attention_batch, row_batch, split_rows
+from engine.draft_batch import ExtendItem, ProposeParams
+from engine.extend_batch import ExtendBatch
 from engine.few_trees_growth import make_growth
 from engine.greedy_trees import greedy_trees, grown_trees
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
 from engine.proposal_ranking import Ranker, RankRows
 from engine.ragged import indptr
+from engine.row_batch import first_pages, split_rows, tree_attention
+from engine.tree_columns import TreeColumns
 from engine.tree_growth import Beam
+from engine.tree_source import PendingTrees
 from kernels.ops import AttentionBatch, Ops
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
@@ -38,9 +42,9 @@ class Drafter:
         self._ops: Ops = model.ops
         self._ranker = Ranker(model)
 
-    def begin(self, items: Sequence[ExtendItem]) -> PendingTrees:
-        """``extend`` of the items, once its trees are asked for."""
-        return _NotBegun(self, items)
+    def begin(self, batch: ExtendBatch) -> PendingTrees:
+        """``extend`` of the sessions, once its trees are asked for."""
+        return _NotBegun(self, batch)
 
     @torch.inference_mode()
     def extend(self, items: Sequence[ExtendItem]) -> list[DraftTree | None]:
@@ -77,17 +81,16 @@ class Drafter:
     def _write(self, items: Sequence[ExtendItem]) -> list[Tensor]:
         """One ragged causal forward, more where the rows pass max_rows. Returns each item's last hidden state [H]."""
         last: list[Tensor] = [torch.empty(0)] * len(items)
-        for pieces in split_rows(items, self._max_rows):
-            batch = row_batch(pieces)
+        for rows in split_rows(ExtendBatch.of(items), self._max_rows):
             hidden = self._forward(
-                batch.tokens,
-                torch.cat([piece.features for piece in pieces]),
-                positions=batch.positions,
-                slots=batch.slots,
-                batch=batch.attention,
+                rows.tokens,
+                torch.cat(rows.features),
+                positions=rows.positions,
+                slots=rows.slots,
+                batch=rows.attention,
             )
-            for piece, row in zip(pieces, batch.last_rows, strict=True):
-                last[piece.place] = hidden[row]
+            for place, row in zip(rows.places, rows.last_rows, strict=True):
+                last[place] = hidden[row]
         return last
 
     def _grow(self, items: Sequence[ExtendItem], last_hidden: Sequence[Tensor]) -> list[DraftTree]:
@@ -143,19 +146,20 @@ class Drafter:
 class _NotBegun:
     """PendingTrees of a drafter that computes where it is asked to."""
 
-    def __init__(self, drafter: Drafter, items: Sequence[ExtendItem]) -> None:
+    def __init__(self, drafter: Drafter, batch: ExtendBatch) -> None:
         self._drafter = drafter
-        self._items = items
+        self._batch = batch
 
-    def trees(self) -> list[DraftTree | None]:
-        return self._drafter.extend(self._items)
+    def trees(self) -> TreeColumns:
+        return TreeColumns.of(self._drafter.extend(self._batch.items()))
 
 
 class _Scratch:
     """Slots past the committed tokens, looked up once for all levels."""
 
     def __init__(self, items: Sequence[ExtendItem], shapes: Sequence[TreeShape]) -> None:
-        self._tables = [item.table for item in items]
+        pages = ExtendBatch.of(items)
+        self._page_ids, self._page_size = pages.page_ids, pages.page_size
         self._topk = np.array([shape.eagle_topk for shape in shapes])
         self.committed_len = np.array([item.committed_len for item in items])
         sizes = [(shape.num_steps - 1) * shape.eagle_topk for shape in shapes]
@@ -165,11 +169,14 @@ class _Scratch:
         self.slots = np.concatenate(parts)
 
     def attention_batch(self, beam: Beam, level: int) -> AttentionBatch:
-        topk = self._topk[: beam.num_sessions]
-        return attention_batch(
-            self._tables[: beam.num_sessions],
-            prefix_len=self.committed_len[: beam.num_sessions],
-            local_len=level * topk,
+        num_sessions = beam.num_sessions
+        prefix_len, topk = self.committed_len[:num_sessions], self._topk[:num_sessions]
+        local_len = level * topk
+        return tree_attention(
+            first_pages(self._page_ids[:num_sessions], prefix_len + local_len, self._page_size),
+            self._page_size,
+            prefix_len=prefix_len,
+            local_len=local_len,
             counts=topk,
             ancestors=beam.ancestors,
         )

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from engine.draft_batch import Piece, row_batch, spare_batch
 from engine.graph_capture import Capture, Launch
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
+from engine.row_batch import RowBatch, spare_batch
 from kernels.upload import Upload
 
 _COLUMNS = 5  # tokens, positions, slots, last rows, their places
 
 
 class ExtendForward:
-    """Writes rows into the cache and the hidden state of each item's last row to its place in ``last_hidden``.
+    """Writes rows into the cache and the hidden state of each session's last row to its place in ``last_hidden``.
 
     Padded rows write to the cache's spare slot, and padded last rows to the last place. Nothing waits for the device.
     """
@@ -30,6 +31,7 @@ class ExtendForward:
         self._model = model
         self._cache = cache
         self._last_hidden = last_hidden
+        self._spare_place = len(last_hidden) - 1
         self._buckets = [*_buckets_below(max_rows), max_rows]
         self._rows = Upload((_COLUMNS * max_rows,), torch.int64, model.device)
         self._features = Upload((max_rows, model.config.hidden_size), model.dtype, model.device)
@@ -45,31 +47,31 @@ class ExtendForward:
         columns = self._stage(key[0])
         columns[:] = 0
         columns[2] = self._cache.spare_slot
-        columns[4] = len(self._last_hidden) - 1
+        columns[4] = self._spare_place
         self._rows.send(columns.size)
         self._attention.load(spare_batch(self._cache, 1), key[1])
         self._replays[key] = capture(partial(self._launch, *key))
 
-    def run(self, pieces: Sequence[Piece]) -> None:
-        """One forward of at most max_rows rows. MUTATES the cache, and last_hidden at the places of items that ask."""
-        batch = row_batch(pieces)
-        num_rows, num_pieces = len(batch.tokens), len(pieces)
-        bucket = next(size for size in self._buckets if size >= num_rows)
-        spare_place = len(self._last_hidden) - 1
+    def run(self, rows: RowBatch, *, keeps_hidden: bool) -> None:
+        """One forward of at most max_rows rows. MUTATES the cache and, where keeps_hidden, last_hidden at the places of
+        the sessions that end in it."""
+        num_rows, num_pieces = len(rows.tokens), len(rows.places)
+        bucket = self._buckets[bisect_left(self._buckets, num_rows)]
         columns = self._stage(bucket)
-        for column, values, padding in (
-            (columns[0], batch.tokens, 0),
-            (columns[1], batch.positions, 0),
-            (columns[2], batch.slots, self._cache.spare_slot),
-            (columns[3], batch.last_rows, 0),
-        ):
-            column[: len(values)] = values
-            column[len(values) :] = padding
-        columns[4, :num_pieces] = [piece.place if piece.gives_tree else spare_place for piece in pieces]
-        columns[4, num_pieces:] = spare_place
+        if num_rows < bucket:
+            columns[:2, num_rows:] = 0
+            columns[2, num_rows:] = self._cache.spare_slot
+        columns[0, :num_rows] = rows.tokens
+        columns[1, :num_rows] = rows.positions
+        columns[2, :num_rows] = rows.slots
+        columns[3, :num_pieces] = rows.last_rows
+        columns[3, num_pieces:] = 0
+        columns[4] = self._spare_place
+        if keeps_hidden:
+            np.copyto(columns[4, :num_pieces], rows.places, where=rows.is_end)
         self._rows.send(columns.size)
-        self._send_features(pieces, num_rows)
-        key = (bucket, self._attention.load(batch.attention))
+        self._send_features(rows.features, num_rows)
+        key = (bucket, self._attention.load(rows.attention))
         replay = self._replays.get(key)
         if replay is None:
             self._launch(*key)
@@ -80,10 +82,13 @@ class ExtendForward:
         """int64 [columns, bucket]."""
         return self._rows.stage_array()[: _COLUMNS * bucket].reshape(_COLUMNS, bucket)
 
-    def _send_features(self, pieces: Sequence[Piece], num_rows: int) -> None:
-        parts = [piece.features for piece in pieces]
+    def _send_features(self, parts: tuple[Tensor, ...], num_rows: int) -> None:
         if all(part.device.type == "cpu" and part.dtype == self._model.dtype for part in parts):
-            torch.cat(parts, out=self._features.stage_rows(num_rows))
+            staged = self._features.stage_rows(num_rows)
+            if len(parts) == 1:
+                staged.copy_(parts[0])
+            else:
+                torch.cat(parts, out=staged)
             self._features.send(num_rows)
             return
         at = 0

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.draft_batch import ExtendItem, attention_batch, slots_of, spare_batch
+from engine.draft_batch import min_scores
+from engine.extend_batch import Noise
 from engine.graph_capture import Capture, Launch
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
 from engine.proposal_ranking import NoiseRows, Ranked, rank_greedy, rank_noised
+from engine.row_batch import first_pages, slots_at, spare_batch, tree_attention
 from kernels.growth import BeamRows, GrowingTrees, GrowthInputs, GrowthShape
 from kernels.ops import AttentionBatch, AttentionPlan
 from kernels.upload import Upload
@@ -34,13 +36,28 @@ class GrowthKey:
     is_noised: bool
 
 
-class Grower(NamedTuple):
-    """An item, the place of its last hidden state, and the tree that it is to get."""
+class Growers(NamedTuple):
+    """Sessions that are to get trees. Columns [g]."""
 
-    place: int
-    item: ExtendItem
-    committed_len: int  # of the item
-    shape: GrowthShape
+    places: np.ndarray  # int64: of their last hidden states
+    roots: np.ndarray  # int32: tokens
+    committed_len: np.ndarray  # int64
+    shapes: np.ndarray  # int64 [4, g]: num_steps, topk, num_nodes, min_path_permille
+    noise: Noise
+    page_ids: np.ndarray  # int32 [g, pages]
+    page_size: int
+
+    def take(self, some: np.ndarray | slice) -> Growers:
+        """Those at these columns."""
+        return Growers(
+            self.places[some],
+            self.roots[some],
+            self.committed_len[some],
+            self.shapes[:, some],
+            Noise(self.noise.seed[some], self.noise.temperature[some]),
+            self.page_ids[some],
+            self.page_size,
+        )
 
 
 class GrowthForward:
@@ -93,45 +110,55 @@ class GrowthForward:
 
     def capture(self, key: GrowthKey, capture: Capture) -> None:
         """Captures a key's growth. MUTATES the cache's spare slot."""
-        self._stage(key, [])
+        self._upload.send(self._stage(key, 0).size)
         growth = self._growth(key, self._attention.load(spare_batch(self._cache, key.shape.topk)))
         self._captured[key] = replace(growth, launch=capture(growth.launch))
 
-    def run(self, growers: Sequence[Grower], shape: GrowthShape, *, is_noised: bool) -> Tensor:
+    def run(self, growers: Growers, shape: GrowthShape, *, is_noised: bool) -> Tensor:
         """One growth of up to max_group sessions, within a shape that covers theirs. MUTATES the cache past their rows.
 
         Returns [sessions, 1 + 2 n] int32, as GrowingTrees.nodes says: valid until the next growth.
         """
-        bucket = next(size for size in self._buckets(shape) if size >= len(growers))
+        count = len(growers.places)
+        bucket = next(size for size in self._buckets(shape) if size >= count)
         key = GrowthKey(shape, bucket, is_noised)
+        self._send(key, growers)
         batch = self._beam_batch(growers, shape)
-        self._stage(key, growers, _scratch_slots(batch, shape))
         growth = self._captured.get(key)
         if growth is None:
             growth = self._growth(key, self._attention.load(batch))
         else:
             self._attention.load(batch, growth.variant)
         growth.launch()
-        return growth.trees.nodes[: len(growers)]
+        return growth.trees.nodes[:count]
 
     def _buckets(self, shape: GrowthShape) -> list[int]:
         most = self.max_group(shape)
         return [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
 
-    def _stage(self, key: GrowthKey, growers: Sequence[Grower], slots: np.ndarray | None = None) -> None:
-        """slots: [num_scratch, growers]; None where there are no growers."""
-        count, num_columns = len(growers), _COLUMNS + key.shape.num_scratch
+    def _stage(self, key: GrowthKey, count: int) -> np.ndarray:
+        """int64 [columns, sessions], of which ``count`` are to be filled; the others are padded."""
+        num_columns = _COLUMNS + key.shape.num_scratch
         staged = self._upload.stage_array()[: num_columns * key.num_sessions]
         columns = staged.reshape(num_columns, key.num_sessions)
         if count < key.num_sessions:
             columns[:_COLUMNS, count:] = np.array(_padding(len(self._last_hidden) - 1))[:, None]
             columns[_COLUMNS:, count:] = self._cache.spare_slot
-        if slots is not None:
-            rows = [_grower_row(grower) for grower in growers]
-            columns[: _COLUMNS - 3, :count] = np.array([row[:-3] for row in rows]).T
-            columns[_COLUMNS - 3].view(np.uint64)[:count] = [row[-3] for row in rows]
-            columns[_COLUMNS - 2].view(np.float64)[:count] = [row[-2] for row in rows]
-            columns[_COLUMNS - 1].view(np.float64)[:count] = [row[-1] for row in rows]
+        return columns
+
+    def _send(self, key: GrowthKey, growers: Growers) -> None:
+        count = len(growers.places)
+        columns = self._stage(key, count)
+        columns[0, :count] = growers.places
+        columns[1, :count] = growers.roots
+        columns[2, :count] = growers.committed_len
+        columns[3:6, :count] = growers.shapes[:3]
+        columns[6].view(np.uint64)[:count] = growers.noise.seed
+        columns[7].view(np.float64)[:count] = growers.noise.temperature
+        columns[8].view(np.float64)[:count] = min_scores()[growers.shapes[3]]
+        if key.shape.num_scratch:
+            positions = growers.committed_len + np.arange(key.shape.num_scratch)[:, None]
+            slots = slots_at(growers.page_ids, np.arange(count), positions, growers.page_size)
             columns[_COLUMNS:, :count] = slots
         self._upload.send(columns.size)
 
@@ -180,16 +207,17 @@ class GrowthForward:
             return rank_greedy(self._model.ops, logits, width)
         return rank_noised(self._model, logits, noise, width)
 
-    def _beam_batch(self, growers: Sequence[Grower], shape: GrowthShape) -> AttentionBatch:
+    def _beam_batch(self, growers: Growers, shape: GrowthShape) -> AttentionBatch:
         """Of the first beam, with the pages of all later ones."""
-        counts = np.array([shape.topk] * len(growers))
-        return attention_batch(
-            [grower.item.table for grower in growers],
-            prefix_len=np.array([grower.committed_len for grower in growers]),
-            local_len=counts,
-            counts=counts,
-            ancestors=np.zeros(shape.topk * len(growers), np.uint64),
-            room=shape.num_scratch,
+        count, page_size = len(growers.places), growers.page_size
+        topk = np.full(count, shape.topk)
+        return tree_attention(
+            first_pages(growers.page_ids, growers.committed_len + shape.num_scratch, page_size),
+            page_size,
+            prefix_len=growers.committed_len,
+            local_len=topk,
+            counts=topk,
+            ancestors=np.zeros(shape.topk * count, np.uint64),
         )
 
 
@@ -218,24 +246,3 @@ class _Growth:
 
 def _padding(spare_place: int) -> tuple[int, ...]:
     return (spare_place, 0, 0, 1, 1, 2, 0, 0, 0)
-
-
-def _grower_row(grower: Grower) -> tuple[int, int, int, int, int, int, int, float, float]:
-    place, item, committed_len, shape = grower
-    assert item.propose is not None
-    return (
-        place,
-        int(item.tokens[-1]),
-        committed_len,
-        shape.num_steps,
-        shape.topk,
-        shape.num_nodes,
-        item.propose.seed,
-        item.propose.temperature,
-        item.propose.min_score,
-    )
-
-
-def _scratch_slots(batch: AttentionBatch, shape: GrowthShape) -> np.ndarray:
-    """[num_scratch, growers]."""
-    return slots_of(batch, batch.prefix_len + np.arange(shape.num_scratch)[:, None], batch.page_indptr[:-1])

@@ -9,7 +9,7 @@ import numpy as np
 from paceline.admission import pages_for
 from paceline.errors import OutOfPagesError
 
-__all__ = ["OutOfPagesError", "PageAllocator", "PageTable", "pages_for"]
+__all__ = ["HeldPages", "OutOfPagesError", "PageAllocator", "PageTable", "pages_for"]
 
 
 class PageAllocator:
@@ -57,19 +57,32 @@ class PageAllocator:
         assert len(self._free) + sum(self._held) == self.num_pages, "a page is neither free nor held"
 
 
-class PageTable:
-    """The pages of one sequence, in order of position. Owns them until ``close``."""
+class HeldPages:
+    """The pages of one sequence, in order of position. Somebody else owns them."""
 
-    def __init__(self, allocator: PageAllocator) -> None:
-        self._allocator = allocator
-        self.page_size = allocator.page_size
-        self.pages: list[int] = []
-        self.page_ids = np.zeros(0, np.int32)  # the same pages as an array
+    def __init__(self, page_ids: np.ndarray, page_size: int) -> None:
+        """page_ids: int32."""
+        self.page_ids = page_ids
+        self.page_size = page_size
 
     @property
     def capacity(self) -> int:
         """Tokens that the held pages hold."""
-        return len(self.pages) * self.page_size
+        return len(self.page_ids) * self.page_size
+
+    def slots(self, start: int, stop: int) -> np.ndarray:
+        """int64 [stop - start]: the slot of each position in [start, stop), all within capacity."""
+        positions = np.arange(start, stop)
+        return self.page_ids[positions // self.page_size].astype(np.int64) * self.page_size + positions % self.page_size
+
+
+class PageTable(HeldPages):
+    """The pages of one sequence, which it owns until ``close``."""
+
+    def __init__(self, allocator: PageAllocator) -> None:
+        super().__init__(np.zeros(0, np.int32), allocator.page_size)
+        self._allocator = allocator
+        self.pages: list[int] = []  # the same pages as in page_ids
 
     def reserve(self, num_tokens: int) -> None:
         """Grows to hold num_tokens tokens; never shrinks. Raises OutOfPagesError, and then nothing changed."""
@@ -78,11 +91,6 @@ class PageTable:
             return
         self.pages += self._allocator.alloc(missing)
         self.page_ids = np.array(self.pages, np.int32)
-
-    def slots(self, start: int, stop: int) -> np.ndarray:
-        """int64 [stop - start]: the slot of each position in [start, stop), all within capacity."""
-        positions = np.arange(start, stop)
-        return self.page_ids[positions // self.page_size].astype(np.int64) * self.page_size + positions % self.page_size
 
     def close(self) -> None:
         """Frees all pages; a second call does nothing."""

@@ -31,9 +31,14 @@ def to_tensor(raw: RawTensor) -> Tensor:
 
 
 def borrow_tensor(raw: RawTensor) -> Tensor:
-    """A CPU tensor of raw's dtype and shape, to be read only. A large one shares raw's bytes, and keeps them alive."""
+    """A CPU tensor of raw's dtype and shape, to be read only. A large one shares raw's bytes, and keeps them alive.
+
+    Those of a memoryview may lie at an odd address: to be copied, not computed with.
+    """
     if len(raw.data) < _WORTH_BORROWING:
         return to_tensor(raw)
+    if isinstance(raw.data, memoryview):
+        return torch.frombuffer(raw.data, dtype=_DTYPES[raw.dtype]).view(raw.shape)
     # frombuffer warns of memory that is not to be written, once a process; ctypes' view of it is not marked so.
     view = ctypes.cast(ctypes.c_char_p(raw.data), ctypes.POINTER(ctypes.c_char * len(raw.data))).contents
     return torch.frombuffer(view, dtype=_DTYPES[raw.dtype]).view(raw.shape)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from engine.device_drafter import DeviceDrafter, DrafterLimits
-from engine.draft_batch import TreeSource
 from engine.drafter import Drafter, ExtendItem, ProposeParams
 from engine.graph_capture import CudaCapture
 from engine.head_model import HeadModel
@@ -72,7 +71,7 @@ class BatchRounds:
         self._tables = [PageTable(allocator) for _ in range(num_lanes)]
         for table in self._tables:
             table.reserve(size * _PAGE_SIZE)
-        self._drafter: TreeSource = Drafter(head, self._head_cache, _DRAFT_ROWS)
+        self._drafter: Drafter | DeviceDrafter = Drafter(head, self._head_cache, _DRAFT_ROWS)
 
     def capture(self, shapes: Sequence[TreeShape]) -> None:
         """Steps and these trees become CUDA graphs, as in the services, where the kernels support it."""
@@ -161,7 +160,7 @@ class BatchRounds:
                 ExtendItem(lane.table, lane.committed_len - len(kept), kept, part, self._params(lane, shape))
                 for lane, kept, part in going
             ]
-            trees = self._drafter.begin(items).trees()
+            trees = self._drafter.extend(items)
         for (lane, kept, _), tree in zip(going, trees, strict=True):
             lane.tree = DraftTree.single(int(kept[-1])) if tree is None else tree
 

@@ -10,7 +10,7 @@ import pytest
 
 from draft_service.draft_engine import DraftEngine
 from draft_service.events import Event, Opening, RoundMessage, StreamEnd, SyncMessage
-from draft_service.replies import Replies, SessionCode, SessionReply
+from draft_service.replies import Replies, SessionCode, SessionReply, each_reply
 from draft_service.service import LoadedDraft
 from engine.wire import to_raw
 from paceline.tree import DraftTree
@@ -52,7 +52,10 @@ class WildTarget:
         if choice < 0.25:
             del self.sessions[session]
             return self._rounds(releases=(session, 10_000))
-        return self._bulk(session, tickets) if choice < 0.5 else self._ask(session)
+        if choice < 0.5:
+            return self._bulk(session, tickets)
+        count = int(self.generator.integers(1, len(self.sessions) + 1))
+        return self._rounds(parts=[self._ask(int(s)) for s in self.generator.permutation(list(self.sessions))[:count]])
 
     def answered(self, reply: SessionReply) -> tuple[Sent, TreeShape] | None:
         """Notes what the draft holds; the session and the asked shape where a tree came."""
@@ -80,7 +83,7 @@ class WildTarget:
         rows = sent.prompt[base : base + int(self.generator.integers(1, 20))]
         return SyncMessage(self.number, next(tickets), session, base, rows.tokens, to_raw(rows.features))
 
-    def _ask(self, session: int) -> RoundMessage:
+    def _ask(self, session: int) -> Part:
         sent = self.sessions[session]
         base = self._base(sent)
         stop, shape = sent.asked.get(sent.round, (-1, SHAPES[0]))
@@ -89,7 +92,7 @@ class WildTarget:
             stop = min(base + int(self.generator.integers(0, 5)), MAX_LEN)
             shape = SHAPES[self.generator.integers(len(SHAPES))]
             sent.asked[sent.round] = (stop, shape)
-        return self._rounds(parts=[Part(session, sent.round, base, sent.prompt[base:stop], shape)])
+        return Part(session, sent.round, base, sent.prompt[base:stop], shape)
 
     def _base(self, sent: Sent) -> int:
         skew = int(self.generator.choice([0, 0, 0, 0, 3, -2]))
@@ -103,7 +106,6 @@ class WildTarget:
             target=self.number,
             openings=openings,
             extend=columns(parts) if parts else None,
-            shapes=tuple(part.shape for part in parts or []),
             releases=releases,
             arrived_s=0.0,
         )
@@ -117,7 +119,7 @@ def settle(engine: DraftEngine, replies: Replies) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_page_is_lost_and_every_tree_is_that_of_its_rows(tiny: TinyDraft, alone: Alone, seed: int) -> None:
-    engine = LoadedDraft.load(tiny.config(max_running_requests=6, max_bulk_rows=7)).engine
+    engine = LoadedDraft.load(tiny.config(max_running_requests=6, max_bulk_rows=7, max_round_rows=9)).engine
     generator = np.random.default_rng(seed)
     targets = {number: WildTarget(number, generator) for number in (1, 2, 3)}
     tickets = count(1)
@@ -136,7 +138,7 @@ def test_no_page_is_lost_and_every_tree_is_that_of_its_rows(tiny: TinyDraft, alo
         for reply in replies.syncs:
             assert reply.committed_len <= MAX_LEN
         for stream, stream_replies in replies.by_stream.items():
-            for session_reply in stream_replies:
+            for session_reply in each_reply(stream_replies):
                 found = targets[stream].answered(session_reply)
                 if found is not None and session_reply.tree is not None:
                     trees += 1

@@ -75,7 +75,7 @@ async def test_a_lost_engine_thread_ends_every_stream_and_the_service(serve: Ser
     async with serve() as running:
         target = await running.connect()
         unsound = Opening(session=1, max_len=-1000, sampling=SamplingParams())  # what the edge never lets through
-        message = RoundMessage(1, 7, (unsound, None), None, (), (), 0.0)  # type: ignore[arg-type]
+        message = RoundMessage(1, 7, (unsound, None), None, (), 0.0)  # type: ignore[arg-type]
         running.service._loop.post(message)
         with pytest.raises(UnavailableError, match="engine thread"):
             await asyncio.wait_for(running.service.failed, WAIT_S)

@@ -8,7 +8,11 @@ import torch
 from draft_service.replies import SessionCode, SessionReply
 from draft_service.rows import RowQueue, Rows
 from draft_service.session import Ask, Session, SessionKey, Work
+from draft_service.session_columns import SessionColumns
+from draft_service.step_answers import StepAnswers
+from draft_service.step_batch import StepBatch
 from engine.pages import PageAllocator, PageTable
+from engine.tree_columns import TreeColumns
 from paceline.tree import DraftTree
 from paceline.types import SamplingParams, TreeShape
 
@@ -26,21 +30,33 @@ def ask(round_: int, base_len: int, count: int, shape: TreeShape | None = SHAPE)
 def session() -> Session:
     table = PageTable(PageAllocator(16, 16))
     table.reserve(164)
-    return Session(SessionKey(7, 1), stream=1, max_len=100, sampling=SamplingParams(), table=table)
+    columns = SessionColumns(2, context_length=200, page_size=16)
+    columns.open(7, SamplingParams(), table, stream=1, max_len=100)
+    seat = columns.open(7, SamplingParams(), table, stream=1, max_len=100)
+    return Session(SessionKey(7, 1), seat=seat, columns=columns, table=table)
 
 
 def serve(session: Session, max_rows: int = 100) -> DraftTree | None:
     """Runs one step's work; the tree is a chain that starts at the last row's token."""
     work = session.take(max_rows)
-    tree = DraftTree.chain([int(work.rows.tokens[-1]), 500]) if work.shape is not None else None
-    due = session.commit(work)
-    return None if due is None else session.answer(due, tree).tree
+    if work.shape is None:
+        commit(session, work)
+        return None
+    return answer(session, work, DraftTree.chain([int(work.rows.tokens[-1]), 500])).tree
+
+
+def commit(session: Session, work: Work) -> StepBatch:
+    batch = StepBatch.of_work([(session, work)])
+    session.commit(work)
+    session.columns.keep_last_rows(batch.seat, batch.last_row)
+    return batch
 
 
 def answer(session: Session, work: Work, tree: DraftTree) -> SessionReply:
-    due = session.commit(work)
-    assert due is not None
-    return session.answer(due, tree)
+    answers = StepAnswers.of(commit(session, work), TreeColumns.of([tree]))
+    answers.keep(session.columns)
+    (reply,) = answers.trees.each()
+    return reply
 
 
 def test_a_queue_gives_rows_in_order_across_messages() -> None:
@@ -74,7 +90,8 @@ def test_a_repeated_round_gets_the_same_reply_whatever_its_base() -> None:
     tree = serve(s)
     again = s.extend(ask(1, 0, 5))
     assert again is not None
-    assert again.tree is tree
+    assert again.tree is not None and tree is not None
+    assert again.tree.tokens.tolist() == tree.tokens.tolist()
     assert again.committed_len == 5
     assert not s.has_work
 
@@ -211,7 +228,7 @@ def test_a_tree_without_new_rows_starts_from_the_last_row_after_its_message_is_g
     s = session()
     s.extend(ask(1, 0, 5))
     serve(s)
-    s.disown_message()
+    s.columns.disown_message(s.seat)
     s.extend(ask(2, 5, 0))
     work = s.take(100)
     assert (work.base_len, work.rows.tokens.tolist(), work.rows.features.tolist()) == (4, [4], [[4.0]])

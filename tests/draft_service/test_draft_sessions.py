@@ -8,7 +8,7 @@ import torch
 
 from draft_service.batcher import StepLimits, pick_work
 from draft_service.events import Opening, SyncMessage
-from draft_service.replies import Replies, SessionCode
+from draft_service.replies import Replies, SessionCode, each_reply
 from draft_service.rows import Rows
 from draft_service.session import Ask
 from draft_service.sessions import SessionTable
@@ -31,7 +31,7 @@ class Bench:
         replies = Replies()
         self.table.open(target, Opening(session, max_len, SamplingParams()), stream=stream, replies=replies)
         self.table.check()
-        (reply,) = replies.by_stream[stream]
+        (reply,) = each_reply(replies.by_stream[stream])
         return reply.code
 
     def extend(self, session: int, base_len: int, count: int, *, round_: int = 1, target: int = 7) -> Replies:
@@ -116,7 +116,7 @@ def test_a_release_of_an_unknown_session_is_harmless() -> None:
 
 def test_rounds_and_bulk_rows_of_an_unknown_session_are_answered() -> None:
     bench = Bench()
-    (reply,) = bench.extend(5, 0, 1).by_stream[1]
+    (reply,) = each_reply(bench.extend(5, 0, 1).by_stream[1])
     assert (reply.session, reply.code, reply.round) == (5, SessionCode.UNKNOWN, 1)
     (sync,) = bench.sync(5, 0, 1, ticket=9).syncs
     assert (sync.ticket, sync.session, sync.code) == (9, 5, SessionCode.UNKNOWN)
@@ -127,7 +127,7 @@ def test_rows_past_the_reserved_length_close_the_session(way: str) -> None:
     bench = Bench()
     bench.open(1, max_len=64)
     replies = getattr(bench, way)(1, 0, 65)
-    reply = replies.by_stream[1][0] if way == "extend" else replies.syncs[0]
+    (reply,) = each_reply(replies.by_stream[1]) if way == "extend" else replies.syncs
     assert reply.code is SessionCode.FULL
     assert bench.allocator.num_free == bench.allocator.num_pages
     bench.table.check()
@@ -160,7 +160,7 @@ def test_bulk_rows_of_a_step_are_bounded_and_rounds_go_first() -> None:
     bench.sync(1, 0, 40)
     bench.extend(2, 0, 30)  # a replay within a round
     bench.extend(3, 0, 2)
-    picked = pick_work(bench.table.with_work, StepLimits(round_rows=16, bulk_rows=12))
+    picked = pick_work(bench.table.line, StepLimits(round_rows=16, bulk_rows=12))
     rounds, bulk = ([(s.key.session, len(work.rows)) for s, work in part] for part in (picked.rounds, picked.bulk))
     assert (rounds, bulk) == ([(3, 2)], [(2, 12)])
 
@@ -171,9 +171,9 @@ def test_rounds_beyond_a_steps_rows_wait_for_the_next() -> None:
         bench.open(session)
         bench.extend(session, 0, 4)
     limits = StepLimits(round_rows=8, bulk_rows=8)
-    picked = pick_work(bench.table.with_work, limits)
+    picked = pick_work(bench.table.line, limits)
     assert [session.key.session for session, _ in picked.rounds] == [1, 2]
     for session, work in picked.rounds:
         session.commit(work)
         bench.table.settle(session)
-    assert [session.key.session for session, _ in pick_work(bench.table.with_work, limits).rounds] == [3]
+    assert [session.key.session for session, _ in pick_work(bench.table.line, limits).rounds] == [3]

@@ -1,0 +1,61 @@
+"""ExtendInput to columns: the part of a round's decoding that grows with its sessions."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from paceline.codec import decode_extend
+from paceline.errors import InvalidInputError, WireError
+from paceline.rounds import ITEM_SIZES, ExtendColumns, RawTensor
+from paceline.types import tree_shape
+from paceline.v1 import common_pb2, verify_pb2
+
+_DTYPES = {getattr(common_pb2, f"DTYPE_{name.upper()}"): name for name in ITEM_SIZES}
+
+
+def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *, vocab_size: int) -> ExtendColumns:
+    """features: the bytes of hidden_states; None: the message has them.
+
+    Raises WireError or InvalidInputError for what no sound target sends.
+    """
+    permille = message.min_path_permille[:] or [0] * len(message.session)
+    shapes = [message.num_steps[:], message.eagle_topk[:], message.num_draft_tokens[:], permille]
+    places = [message.round[:], message.base_committed_len[:], message.num_tokens_per_req[:]]
+    proposes = message.num_tokens_for_logprob_per_req[:]
+    if any(len(column) != len(message.session) for column in (*shapes, *places, proposes)):
+        return decode_extend(message)  # which says where
+    _check_shapes(proposes, shapes)
+    tokens = message.verified_id[:]
+    if tokens and max(tokens) >= vocab_size:
+        raise InvalidInputError(f"token id {max(tokens)} is outside the vocabulary of {vocab_size}")
+    round_, base_len, num_rows, num_steps, topk, num_nodes, least = np.array(places + shapes, np.int64)
+    return ExtendColumns(
+        session=np.array(message.session[:], np.uint64),
+        round=round_,
+        base_committed_len=base_len,
+        num_tokens=num_rows,
+        propose=np.array(proposes, np.int64) > 0,
+        num_steps=num_steps,
+        eagle_topk=topk,
+        num_draft_tokens=num_nodes,
+        min_path_permille=least,
+        verified_id=np.array(tokens, np.int32),
+        hidden_states=_features(message.hidden_states, features),
+    )
+
+
+def _features(message: common_pb2.Tensor, features: memoryview | None) -> RawTensor:
+    dtype = _DTYPES.get(message.dtype)
+    if dtype is None:
+        raise WireError(f"hidden_states has the unknown dtype {message.dtype}")
+    data = message.data if features is None else cast("bytes", features)  # as good as bytes for whoever copies them
+    return RawTensor(dtype, tuple(message.shape), data)
+
+
+def _check_shapes(proposes: list[int], shapes: list[list[int]]) -> None:
+    """Of those that ask for a tree: the numbers of others mean nothing."""
+    for asks, *numbers in set(zip(proposes, *shapes, strict=True)):
+        if asks:
+            tree_shape(*numbers)
