@@ -222,8 +222,10 @@ class EngineLoop:
         self._reporter.note(done)
         self._parts.halves.observe(
             SteppedTrees(
+                requests=self._parts.requests.num_decoding,
                 rows=flight.planned.plan.num_rows,
                 trees=len(flight.planned.due.trees),
+                nodes=flight.planned.num_tree_nodes,
                 device_ms=result.forward_ms + result.sample_ms,
                 spent_ms=done.marks.step_ms + 1e3 * flight.waited_s,
                 over_s=self._over_s,

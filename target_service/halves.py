@@ -24,8 +24,10 @@ _log = logging.getLogger(__name__)
 class SteppedTrees:
     """A step of a target that speculates."""
 
+    requests: int  # of the target, past their prompt
     rows: int
     trees: int
+    nodes: int  # of the trees
     device_ms: float
     spent_ms: float  # of the loop's time: the step, and what it waited for trees before
     over_s: float  # the clock, at its end
@@ -36,9 +38,11 @@ class _Window:
     """What some rounds came to."""
 
     rounds: float = 0.0
+    requests: int = 0  # summed over the steps with trees, as is what follows
+    steps: int = 0
     rows: int = 0
     trees: int = 0
-    steps: int = 0  # with trees
+    nodes: int = 0
     spent_ms: float = 0.0
     device_ms: float = 0.0
     expected_ms: float = 0.0  # of the same steps at warm-up
@@ -66,7 +70,7 @@ class Halves:
     draft and on its GPU, which may be the target's own: so both are tried where halves could pay, and the faster is
     kept.
 
-    Pure; engine thread only. A load is the trees of a round and its rows, each to the nearest power of two.
+    Pure; engine thread only. A load is the requests and the nodes of a tree, each to the nearest power of two.
     """
 
     def __init__(self, times: StepTimes, *, enabled: bool) -> None:
@@ -95,10 +99,12 @@ class Halves:
         if window.rounds <= 0:
             return
         window.spent_ms += step.spent_ms
-        window.rows += step.rows
-        window.trees += step.trees
         if step.trees:
+            window.requests += step.requests
             window.steps += 1
+            window.rows += step.rows
+            window.trees += step.trees
+            window.nodes += step.nodes
             window.device_ms += step.device_ms
             window.expected_ms += self._times.at_warm_up(step.rows)
         if window.rounds >= _WINDOW_ROUNDS:
@@ -106,8 +112,8 @@ class Halves:
             self._decide(window, step.over_s)
 
     def _decide(self, window: _Window, now_s: float) -> None:
-        trees, rows = window.trees / window.rounds, window.rows / window.rounds
-        load = self._loads.setdefault((round(math.log2(trees)), round(math.log2(rows))), _Load())
+        trees = window.trees / window.rounds
+        load = self._loads.setdefault(_key(window), _Load())
         tree_ms = window.spent_ms / window.trees
         own, other = load.ways.get(self._is_split), load.ways.get(not self._is_split)
         if own is not None:
@@ -134,3 +140,8 @@ class Halves:
         self._is_split = not self._is_split
         self._window = _Window(rounds=-_SETTLE_ROUNDS)
         _log.debug("rounds are %s from now on: %s", "split" if self._is_split else "whole", why)
+
+
+def _key(window: _Window) -> tuple[int, int]:
+    """The load, however it is run."""
+    return round(math.log2(window.requests / window.steps)), round(math.log2(window.nodes / window.trees))

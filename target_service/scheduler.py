@@ -82,11 +82,13 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> S
     plain: list[Sequence] = []
     prompts: list[Sequence] = []
     until_s: float | None = None
-    waiting_halves: set[int] = set()
+    open_halves: set[int] = set()  # trees of theirs are on their way, or in the step under way
     is_late = False
     for seq in sequences:
         session = seq.draft
         if seq.is_running:
+            if session is not None and seq.decision.shape_for(moment.num_decoding) is not None:
+                open_halves.add(seq.half)
             continue
         if not seq.is_decoding:
             prompts.append(seq)
@@ -99,11 +101,11 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> S
             ready.append(seq)
         elif session.is_waiting(now_s) or (moment.is_busy and session.is_asking):
             until_s = session.deadline_s if until_s is None else min(until_s, session.deadline_s)
-            waiting_halves.add(seq.half)
+            open_halves.add(seq.half)
         else:
             missing.append(seq)
             is_late |= session.is_asking
-    half = _whole_half(ready, waiting_halves) if moment.is_split else []
+    half = _whole_half(ready, open_halves) if moment.is_split else []
     if half:
         ready = half
     elif moment.is_busy:
@@ -125,9 +127,12 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> S
     return Schedule(_trees(ready, spare), missing, plain, chunks)
 
 
-def _whole_half(ready: list[Sequence], waiting_halves: set[int]) -> list[Sequence]:
-    """The trees of the half of which none is missing; of two such, the one whose turn it is. Empty without one."""
-    whole = [seq for seq in ready if seq.half not in waiting_halves]
+def _whole_half(ready: list[Sequence], open_halves: set[int]) -> list[Sequence]:
+    """The trees of the half of which all are there; of two such, the one whose turn it is. Empty without one.
+
+    A newcomer whose half is under way waits for the rest of it: alone it would cost a step.
+    """
+    whole = [seq for seq in ready if seq.half not in open_halves]
     if not whole:
         return whole
     half = min(whole, key=lambda seq: seq.last_step).half

@@ -33,6 +33,11 @@ class PlannedStep:
         return int(self.plan.trees.node_indptr[self.num_speculating])
 
     @property
+    def num_tree_nodes(self) -> int:
+        """Of the drafts' trees."""
+        return int(self.plan.trees.node_indptr[len(self.due.trees)])
+
+    @property
     def num_chunk_tokens(self) -> int:
         return sum(chunk.stop - chunk.start for chunk in self.due.chunks)
 

@@ -28,7 +28,15 @@ class Target:
             rows = num_trees * nodes
             device_ms = TIMES.at_warm_up(rows)
             self.halves.observe(
-                SteppedTrees(rows=rows, trees=num_trees, device_ms=device_ms, spent_ms=spent_ms, over_s=self.now_s)
+                SteppedTrees(
+                    requests=trees,
+                    rows=rows,
+                    trees=num_trees,
+                    nodes=rows,
+                    device_ms=device_ms,
+                    spent_ms=spent_ms,
+                    over_s=self.now_s,
+                )
             )
             self.changes += self.halves.is_split != is_split
 

@@ -129,3 +129,40 @@ def test_past_the_rows_those_that_waited_longest_go_first():
         seq.table.last_step[seq.row] = last_step
     due = look(*sequences, limits=Limits(max_rows=2, chunked_prefill_size=16))
     assert turns(due) == [(2, 1), (3, 1)]
+
+
+def of_half(half: int, number: int, **state) -> Sequence:
+    seq = sequence(number, **state)
+    seq.half = half
+    return seq
+
+
+def test_split_a_half_waits_for_its_own_trees_alone():
+    due = look(of_half(0, 1, draft="ready"), of_half(0, 2, draft="waits"), of_half(1, 3, draft="ready"), is_split=True)
+    assert turns(due) == [(3, 6)]
+
+
+def test_split_the_half_whose_turn_it_is_goes_first():
+    one, other = of_half(0, 1, draft="ready"), of_half(1, 2, draft="ready")
+    one.table.last_step[one.row] = 8
+    other.table.last_step[other.row] = 7
+    assert turns(look(one, other, is_split=True)) == [(2, 6)]
+
+
+def test_behind_a_step_under_way_nothing_but_the_other_halfs_trees_begins_a_step():
+    under_way = of_half(0, 1, draft="waits")
+    under_way.is_running = True
+    newcomer, plain, prompt = of_half(0, 2, draft="ready"), sequence(3), sequence(4, decoding=False)
+    assert look(under_way, newcomer, plain, prompt, is_split=True, is_busy=True).is_empty
+    due = look(under_way, newcomer, plain, prompt, of_half(1, 5, draft="ready"), is_split=True, is_busy=True)
+    assert turns(due) == [(5, 6), (3, 1)]
+    assert len(due.chunks) == 1
+
+
+def test_behind_a_step_under_way_a_late_tree_is_still_waited_for():
+    under_way = of_half(0, 1, draft="waits")
+    under_way.is_running = True
+    others = (of_half(1, 2, draft="ready"), of_half(1, 3, draft="waits"))
+    assert look(under_way, *others, now_s=11.0, is_split=True, is_busy=True).is_empty
+    under_way.is_running = False
+    assert turns(look(*others, now_s=11.0, is_split=True)) == [(2, 6), (3, 1)]
