@@ -24,11 +24,16 @@ _TARGET_PARTS = {
 }
 PARTS = (*_DRAFT_PARTS.values(), RPC, *_TARGET_PARTS.values())
 _DEVICE_WORK = ("draft: propose", "verify", "sample")
+_HALVES_WORK = ("verify", "sample")
+_IN_HALVES = 1.5  # rounds of the requests in flight to one of those that a step verifies, from which on it is a half
 
 
 @dataclass(frozen=True, slots=True)
 class RoundProfile:
-    """The mean round of a variant at a concurrency. parts_ms has PARTS and adds up to about interval_ms."""
+    """The mean round of a variant at a concurrency. parts_ms has PARTS and adds up to about interval_ms.
+
+    A round in halves has two verifies, beside which the rest is done: what is left counts as RPC and waiting.
+    """
 
     label: str
     concurrency: int
@@ -66,8 +71,11 @@ def profile_of(runs: Sequence[Run], rounds: Sequence[SampledRound]) -> RoundProf
         for key, part in names.items():
             if samples:
                 parts[part] = float(np.mean([sample.timings_ms.get(key, 0.0) for sample in samples]))
-    parts[RPC] = max(0.0, interval_ms - sum(parts.values()))
     label = Variant(runs[0].mode, runs[0].shape).label
+    if speculates and runs[0].concurrency > _IN_HALVES * float(np.mean([sample.requests for sample in target])):
+        parts = {part: 2 * parts_ms if part in _HALVES_WORK else 0.0 for part, parts_ms in parts.items()}
+        label += " in halves"
+    parts[RPC] = max(0.0, interval_ms - sum(parts.values()))
     return RoundProfile(label, runs[0].concurrency, len(target), interval_ms, parts)
 
 

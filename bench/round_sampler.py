@@ -19,6 +19,7 @@ class SampledRound:
     service: str
     timings_ms: Mapping[str, float]
     most_nodes: int  # of one request's tree; 0 where no request was verified or proposed for
+    requests: int = 1  # that were
 
 
 class RoundSampler(SideThread):
@@ -36,6 +37,7 @@ class RoundSampler(SideThread):
                 view = await source.last()
                 if view.step != seen[source.address]:
                     seen[source.address] = view.step
-                    nodes = max(view.verify_input.num_tokens_per_req, default=0)
-                    self.rounds.append(SampledRound(source.service, dict(view.timings_ms), nodes))
+                    nodes = view.verify_input.num_tokens_per_req
+                    sampled = SampledRound(source.service, dict(view.timings_ms), max(nodes, default=0), len(nodes))
+                    self.rounds.append(sampled)
             await asyncio.sleep(_INTERVAL_S)

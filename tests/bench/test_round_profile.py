@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -37,6 +38,15 @@ def test_what_neither_draft_nor_target_say_is_rpc_and_waiting():
     assert profile.parts_ms[RPC] == pytest.approx(7.0 - 4.8 - 1.7)
     assert profile.overhead == pytest.approx(1 - 5.8 / 7.0)
     assert (profile.label, profile.num_samples) == ("(3,1,4)", 1)
+
+
+def test_of_a_round_in_halves_what_two_verifies_leave_is_waiting():
+    halves = [SampledRound("target", TARGET_MS, 4, requests=3), SampledRound("draft", DRAFT_MS, 4, requests=3)]
+    profile = profile_of([replace(run(seconds=0.1), concurrency=6)], halves)
+    assert profile.label == "(3,1,4) in halves"
+    assert (profile.parts_ms["verify"], profile.parts_ms["sample"]) == (8.0, 0.6)
+    assert profile.parts_ms[RPC] == pytest.approx(10.0 - 8.6)
+    assert profile.overhead == pytest.approx(0.14)
 
 
 def test_steps_of_prompts_alone_do_not_count_as_rounds():
