@@ -97,11 +97,11 @@ class _MeteredServer(grpc.aio.Server):
 
     def __init__(self, server: grpc.aio.Server, meter: ByteMeter) -> None:
         self._server = server
-        self._meter = meter
+        self._handlers = _MeteredHandlers(meter)
+        server.add_generic_rpc_handlers((self._handlers,))
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        metered = tuple(_MeteredHandlers(handlers, self._meter) for handlers in generic_rpc_handlers)
-        self._server.add_generic_rpc_handlers(metered)
+        self._handlers.inner += generic_rpc_handlers
 
     def add_registered_method_handlers(self, *_: object) -> None:
         """Generated code offers its handlers twice; those that it offered first do."""
@@ -123,10 +123,10 @@ class _MeteredServer(grpc.aio.Server):
 
 
 class _MeteredHandlers(grpc.GenericRpcHandler):
-    """Of the methods of one service; each is wrapped once."""
+    """All of a server, so that a call takes one look-up; each method is wrapped once."""
 
-    def __init__(self, handlers: grpc.GenericRpcHandler, meter: ByteMeter) -> None:
-        self._handlers = handlers
+    def __init__(self, meter: ByteMeter) -> None:
+        self.inner: list[grpc.GenericRpcHandler] = []
         self._meter = meter
         self._metered: dict[str, Any] = {}
 
@@ -135,7 +135,8 @@ class _MeteredHandlers(grpc.GenericRpcHandler):
         metered = self._metered.get(method)
         if metered is not None:
             return metered
-        handler: Any = self._handlers.service(handler_call_details)
+        found = (handlers.service(handler_call_details) for handlers in self.inner)
+        handler: Any = next((handler for handler in found if handler is not None), None)
         if handler is None or handler.request_deserializer is None:  # no such method, or one that takes bytes
             return handler
         count = self._meter.of(method)

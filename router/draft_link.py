@@ -73,7 +73,7 @@ class DraftLink:
 
     async def _watch(self, stub: draft_pb2_grpc.DraftServiceAsyncStub) -> None:
         """One connection, from GetInfo to the load stream's end, which is always an error."""
-        with stream_errors():
+        with stream_errors:
             reply = await stub.GetInfo(draft_pb2.DraftServiceGetInfoRequest(), timeout=CONNECT_TIMEOUT_S)
         info = serve_codec.decode_info(reply.info)
         if info.service != "draft":

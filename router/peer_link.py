@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 from typing import Protocol, TypeVar
 
 import grpc
@@ -22,27 +20,31 @@ class Readable(Protocol[ReadT]):
     async def read(self) -> ReadT: ...
 
 
-@contextlib.contextmanager
-def stream_errors() -> Iterator[None]:
-    """Turns what gRPC raises for a call that is over into UnavailableError.
+class StreamErrors:
+    """A context that turns what gRPC raises for a call that is over into UnavailableError.
 
     It raises CancelledError where the peer ended the call with CANCELLED: the waiting task was not cancelled
     then. Its own cancellation passes.
     """
-    try:
-        yield
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise UnavailableError("the peer cancelled the call") from None
-    except asyncio.InvalidStateError:
-        raise UnavailableError("the call ended before it was used") from None
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                raise UnavailableError("the peer cancelled the call") from None
+        elif isinstance(error, asyncio.InvalidStateError):
+            raise UnavailableError("the call ended before it was used") from None
+
+
+stream_errors = StreamErrors()
 
 
 async def next_message(call: Readable[ReadT | object], kind: type[ReadT]) -> ReadT:
     """Raises UnavailableError at the stream's end, WireError for bytes that do not parse, AioRpcError for a status."""
-    with stream_errors():
+    with stream_errors:
         message = await call.read()
     if isinstance(message, kind):
         return message

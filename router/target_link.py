@@ -145,7 +145,7 @@ class TargetLink:
         try:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    with stream_errors():
+                    with stream_errors:
                         await call.write(self._hello)
                     first = await next_message(call, target_pb2.ServeResponse)
             except TimeoutError as error:
