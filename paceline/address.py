@@ -1,6 +1,25 @@
-"""Parts of an address, host:port."""
+"""Addresses, host:port."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class HostPort(NamedTuple):
+    """The two parts of an address."""
+
+    host: str  # without the brackets of an IPv6 host
+    port: int  # 1 to 65535
+
+
+def parse_address(text: str) -> HostPort | None:
+    """None for what is no host:port: a URL, without a port, an IPv6 host without brackets."""
+    host, _, digits = text.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if is_bracketed else host
+    is_host = bare.isprintable() and bool(bare) and not set(bare) & set("/[] ") and (is_bracketed or ":" not in bare)
+    is_port = digits.isascii() and digits.isdecimal() and 0 < int(digits) < 65536
+    return HostPort(bare, int(digits)) if is_host and is_port else None
 
 
 def host_of(address: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import unquote
 
+from paceline.address import parse_address
 from paceline.config import require
 from paceline.errors import InvalidInputError
 
@@ -59,31 +60,20 @@ def parse_list(text: str) -> tuple[str, ...]:
     lines = (line.partition("#")[0] for line in text.splitlines())
     addresses = tuple(dict.fromkeys(part for line in lines for part in _SEPARATORS.split(line) if part))
     for address in addresses:
-        if not is_address(address):
+        if parse_address(address) is None:
             raise InvalidInputError(f"{address!r} is no address; write host:port")
     return addresses
-
-
-def is_address(text: str) -> bool:
-    """Whether it is host:port, an IPv6 host in brackets."""
-    host, _, port = text.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    return bool(bare) and not set(bare) & set("/[]") and (bare == host) <= (":" not in host) and _is_port(port)
 
 
 def _parse(entry: str, flag_name: str) -> Source:
     scheme, mark, rest = entry.partition("://")
     if mark and scheme == "dns":
-        host, _, port = rest.removeprefix("/").rpartition(":")
-        ok = rest.startswith("/") and bool(host) and not set(host) & set("/:[]") and _is_port(port)
-        require(ok, flag_name, entry, _FORMS)
-        return DnsName(host, int(port))
+        name = parse_address(rest.removeprefix("/")) if rest.startswith("/") and "[" not in rest else None
+        require(name is not None, flag_name, entry, _FORMS)
+        assert name is not None
+        return DnsName(*name)
     if mark and scheme == "file":
         require(len(rest) > 1 and rest.startswith("/"), flag_name, entry, _FORMS)
         return ListFile(Path(unquote(rest)))
-    require(is_address(entry), flag_name, entry, _FORMS)
+    require(parse_address(entry) is not None, flag_name, entry, _FORMS)
     return FixedAddress(entry)
-
-
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and 0 < int(text) < 65536
