@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.address import host_of
 from paceline.codec import decode_tree_shape
 from paceline.types import TreeShape
 from paceline.v1 import router_pb2
@@ -19,6 +20,8 @@ class FleetFacts:
     drafts: tuple[str, ...]
     step_ms: dict[int, float]  # by rows
     propose_ms: dict[TreeShape, dict[int, float]]  # by growth and sessions
+    overlaps: bool = False  # a target verifies one half's trees while the other half's are drafted
+    shares_host: bool = False  # a draft runs on a target's host
 
 
 def decode_fleet(message: router_pb2.RouterServiceGetInfoResponse) -> FleetFacts:
@@ -38,4 +41,6 @@ def decode_fleet(message: router_pb2.RouterServiceGetInfoResponse) -> FleetFacts
         drafts=tuple(draft.address for draft in drafts),
         step_ms=step_ms,
         propose_ms=propose_ms,
+        overlaps=any(target.info.overlaps_rounds for target in targets),
+        shares_host=not {host_of(t.address) for t in targets}.isdisjoint(host_of(d.address) for d in drafts),
     )

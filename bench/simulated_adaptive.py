@@ -19,10 +19,11 @@ class SimAdaptive:
 
     def __init__(self, calibration: World, settings: PlannerSettings | None = None, *, num_targets: int = 1) -> None:
         self._model = AcceptanceModel(ShapeMenu(calibration.proposals.growths))
-        shares_host = calibration.follow_ms > 0
+        shares_host = calibration.shares_host or calibration.follow_ms > 0
         self._settings = settings or PlannerSettings()
         self._costs = [
-            CostModel(calibration.steps, calibration.proposals, shares_host=shares_host) for _ in range(num_targets)
+            CostModel(calibration.steps, calibration.proposals, shares_host=shares_host, overlaps=calibration.overlaps)
+            for _ in range(num_targets)
         ]
         self.begin()
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from bench.simulated_events import Events
 from bench.simulated_world import World
 from paceline.types import TreeShape
-from router.cost_tables import covers
 
 
 class SimDraft:
@@ -29,9 +28,7 @@ class SimDraft:
 
     def _start(self) -> None:
         batch, self._inbox = self._inbox, []
-        growths = tuple(self._world.proposals.growths)
-        counts = Counter(growth_of(shape, growths) for shapes, _ in batch for shape in shapes)
-        spent_ms = sum(self._world.proposals.of(growth).at_one(count) for growth, count in counts.items())
+        spent_ms = self._world.draft_ms(Counter(shape for shapes, _ in batch for shape in shapes))
         self._is_busy = True
         self._events.after(spent_ms, functools.partial(self._done, batch))
 
@@ -41,10 +38,3 @@ class SimDraft:
             answer()
         if self._inbox:
             self._start()
-
-
-@functools.cache
-def growth_of(shape: TreeShape, growths: tuple[TreeShape, ...]) -> TreeShape:
-    """The smallest growth that covers the shape; the shape itself where there is none."""
-    fitting = [growth for growth in growths if covers(growth, shape)]
-    return min(fitting, key=lambda fit: (fit.num_steps, fit.eagle_topk, fit.num_draft_tokens), default=shape)

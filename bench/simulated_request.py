@@ -27,7 +27,13 @@ class SimRequest:
     is_asking: bool = False
     has_tree: bool = False
     deadline_s: float = -1.0
+    asked_s: float = 0.0
+    answered_s: float = 0.0
+    synced_s: float = 0.0  # its draft has the rows that went ahead of an ask from then on
     held: int = 0  # tokens that its draft has
+    half: int = 0  # that its trees belong to, where rounds are split
+    is_running: bool = False  # in a step under way
+    last_step: int = 0
 
     @property
     def is_decoding(self) -> bool:

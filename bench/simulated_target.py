@@ -1,59 +1,52 @@
-"""SimTarget: the decode loop of target_service by its rules: who steps when, who waits for which tree."""
+"""SimTarget: the decode loop of target_service by its rules: steps, what is known at their end, and who asks then."""
 
 from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from bench.simulated_draft import SimDraft
-from bench.simulated_events import Events
-from bench.simulated_request import SimRequest, Tally
-from bench.simulated_router import SimRound, SimRouter
-from bench.simulated_world import World
+from bench.simulated_asker import SimAsker, Surroundings
+from bench.simulated_halves import GAP_MS, SimHalves
+from bench.simulated_request import SimRequest
+from bench.simulated_router import SimRound
+from bench.simulated_schedule import Due, Moment, cut_trees, schedule
+from paceline.types import TreeShape
 from router.adaptive import StepReport
 
-_WINDOW_ROUNDS = 256
-_LEAST_ROUNDS = 16  # before that, one accepted draft is expected
-_LEAST_GAIN = 1.0  # tokens
-_MOST_RIDING = 16  # rows that an ask carries: their time is part of the proposal's
+_MOST_FLIGHTS = 2  # steps under way
 
 
-class Surroundings(Protocol):
-    """What a target works with."""
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """A step under way. Times on the simulation's clock; end_s moves where a draft works beside it."""
 
-    world: World
-    events: Events
-    router: SimRouter
-    tally: Tally
-    drafts: Sequence[SimDraft]
-
-    def ended(self, target: int, request: SimRequest) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
     chunks: list[tuple[SimRequest, int]]  # prompts, and how many tokens of each
     turns: list[SimRequest]  # decoding requests
+    trees: list[TreeShape]  # of those that have one
     rows: int
     context_tokens: int
-    step_ms: float
-    wait_ms: float
+    began_s: float
+    end_s: float  # of the device's work
+    wait_ms: float  # before it, for trees alone
+    turnaround_ms: float
 
 
 class SimTarget:
-    """One step at a time; trees are awaited up to (expected accepted length - 1) plain steps."""
+    """One step at a time, or two where rounds are split in halves, one behind the other."""
 
     def __init__(self, number: int, around: Surroundings) -> None:
         self.number = number
         self.requests: dict[int, SimRequest] = {}
         self._around = around
         self._num_decoding = 0
-        self._is_stepping = False
+        self._num_steps = 0
+        self._flights: deque[_Flight] = deque()
+        self._halves = SimHalves(around.world)
+        self._asker = SimAsker(around, self.requests.values(), self.look)
+        self._over_s = 0.0  # when the last step was over
+        self._host_free_s = 0.0  # until then the host is busy with a step that the device is done with
         self._waiting_since_s: float | None = None
-        self._accepted: deque[int] = deque(maxlen=_WINDOW_ROUNDS)
 
     def submit(self, request: SimRequest) -> None:
         self.requests[request.number] = request
@@ -66,51 +59,59 @@ class SimTarget:
 
     def look(self) -> None:
         """Begins a step, or waits for trees, or for a request."""
-        if self._is_stepping or not self.requests:
-            return
-        router, now_s = self._around.router, self._around.events.now_s
-        prompts: list[SimRequest] = []
-        turns: list[SimRequest] = []
-        deadlines: list[float] = []
-        is_late = has_plain = False
-        for request in self.requests.values():
-            if not request.is_decoding:
-                prompts.append(request)
-            elif request.has_tree:
-                turns.append(request)
-            elif not request.is_asking:
-                has_plain = True
-                turns.append(request)
-            elif now_s < request.deadline_s:
-                deadlines.append(request.deadline_s)
-            else:
-                is_late = True
-                turns.append(request)
-        goes_on = is_late or ((has_plain or bool(prompts)) and not router.is_joined(self.number))
-        if not deadlines or goes_on:
-            self._begin(prompts, turns)
-        elif self._waiting_since_s is None:
-            self._waiting_since_s = now_s
-            self._around.events.at(min(deadlines), self.look)
+        now_s, is_split = self._around.events.now_s, self._halves.is_split
+        while now_s >= self._host_free_s and len(self._flights) < (_MOST_FLIGHTS if is_split else 1):
+            is_busy = len(self._flights) > 0
+            moment = Moment(now_s, self._around.router.is_joined(self.number), is_split, is_busy)
+            due = schedule(self.requests.values(), moment)
+            if due.is_empty:
+                if due.until_s is not None and not is_busy and self._waiting_since_s is None:
+                    self._waiting_since_s = now_s
+                    self._around.events.at(due.until_s, self.look)
+                return
+            self._launch(due)
 
-    def _begin(self, prompts: list[SimRequest], turns: list[SimRequest]) -> None:
+    def _launch(self, due: Due) -> None:
         world, events = self._around.world, self._around.events
         since_s, self._waiting_since_s = self._waiting_since_s, None
         left, chunks = world.chunk_tokens, []
-        for request in prompts:
+        for request in due.prompts:
             taken = min(left, request.prompt_len - request.committed)
             left -= taken
             if taken:
                 chunks.append((request, taken))
-        rows = sum(taken for _, taken in chunks)
-        rows += sum(r.shape.num_draft_tokens if r.has_tree and r.shape is not None else 1 for r in turns)
-        context = sum(r.prompt_len + r.emitted for r in turns)
-        step_ms = world.step_ms(rows, num_requests=len(turns) + len(chunks), context_tokens=context)
-        step_ms += world.follow_ms * self._take_behind()
-        wait_ms = 0.0 if since_s is None else (events.now_s - since_s) * 1e3
-        self._is_stepping = True
-        step = _Step(chunks, turns, rows, context, step_ms, wait_ms)
-        events.after(world.loop_ms + step_ms, functools.partial(self._finish, step))
+        num_prompt = sum(taken for _, taken in chunks)
+        with_tree = [request for request in due.turns if request.has_tree]
+        trees = cut_trees(with_tree, world.max_rows - num_prompt - len(due.turns))
+        rows = num_prompt + len(due.turns) + sum(shape.num_draft_tokens - 1 for shape in trees)
+        context = sum(r.prompt_len + r.emitted for r in due.turns)
+        began_s = events.now_s + world.loop_ms / 1e3
+        if self._flights:
+            began_s = self._flights[-1].end_s + GAP_MS / 1e3
+        device_ms = world.device_ms(rows, prompt_tokens=num_prompt, context_tokens=context)
+        device_ms += world.follow_ms * self._take_behind()
+        flight = _Flight(
+            chunks=chunks,
+            turns=due.turns,
+            trees=trees,
+            rows=rows,
+            context_tokens=context,
+            began_s=began_s,
+            end_s=began_s + device_ms / 1e3,
+            wait_ms=0.0 if since_s is None else (events.now_s - since_s) * 1e3,
+            turnaround_ms=_turnaround_ms(with_tree),
+        )
+        self._num_steps += 1
+        for request in (*due.turns, *(request for request, _ in chunks)):
+            request.is_running, request.last_step = True, self._num_steps
+        self._delay(flight, began_s)
+        self._flights.append(flight)
+        events.at(flight.end_s, functools.partial(self._finish, flight))
+
+    def _delay(self, flight: _Flight, since_s: float) -> None:
+        """By what a draft's work takes from the step."""
+        beside_s = min(self._asker.work_until_s, flight.end_s) - since_s
+        flight.end_s += self._around.world.beside * max(0.0, beside_s)
 
     def _take_behind(self) -> int:
         """Rows that drafts lack of the requests that they follow, and have from now on."""
@@ -123,11 +124,49 @@ class SimTarget:
                 request.held = 0
         return behind
 
-    def _finish(self, step: _Step) -> None:
-        self._is_stepping = False
+    def _finish(self, flight: _Flight) -> None:
+        """The device is done, unless a draft has delayed it; the host has its part to do."""
+        events = self._around.events
+        if flight.end_s > events.now_s:
+            events.at(flight.end_s, functools.partial(self._finish, flight))
+            return
+        host_ms = self._around.world.host_ms(len(flight.turns) + len(flight.chunks), len(flight.trees))
+        self._host_free_s = max(events.now_s, self._host_free_s) + host_ms / 1e3
+        events.at(self._host_free_s, functools.partial(self._land, flight))
+
+    def _land(self, flight: _Flight) -> None:
+        now_s = self._around.events.now_s
+        assert self._flights.popleft() is flight
+        for request in (*flight.turns, *(request for request, _ in flight.chunks)):
+            request.is_running = False
+        rounds = self._commit(flight)
+        free_s = max(flight.began_s, self._over_s)
+        self._over_s = flight.end_s if self._flights else now_s
+        report = StepReport(
+            decoding=self._num_decoding,
+            rows=flight.rows,
+            prefill_tokens=sum(taken for _, taken in flight.chunks),
+            requests=len(flight.turns),
+            drafted=len(flight.trees),
+            context_tokens=flight.context_tokens,
+            step_ms=(self._over_s - free_s) * 1e3,
+            wait_ms=flight.wait_ms,
+            turnaround_ms=flight.turnaround_ms,
+        )
+        if not flight.chunks:
+            self._asker.observe(report.rows, report.step_ms)
+        if flight.trees:
+            self._halves.observe(flight.rows, len(flight.trees), flight.trees[0])
+        self._around.router.report(self.number, report, rounds, now_s)
+        self._asker.ask(self._num_decoding, is_split=self._halves.is_split)
+        for following in self._flights:
+            self._delay(following, now_s)
+        self.look()
+
+    def _commit(self, flight: _Flight) -> list[SimRound]:
+        """Gives each request its tokens. Returns the rounds of those that asked for a tree."""
         rounds: list[SimRound] = []
-        num_prefill = sum(taken for _, taken in step.chunks)
-        for request in step.turns:
+        for request in flight.turns:
             if request.number not in self.requests:
                 continue
             accepted = 0
@@ -135,33 +174,16 @@ class SimTarget:
                 assert request.shape is not None
                 accepted = request.accept(self._around.world.odds(request.shape)) if request.has_tree else 0
                 rounds.append(SimRound(request.number, request.shape, accepted, not request.has_tree))
-                self._count(request, accepted)
+                if request.has_tree:
+                    self._asker.count(accepted)
             request.has_tree = False
             self._emit(request, accepted + 1)
-        for request, taken in step.chunks:
+        for request, taken in flight.chunks:
             request.committed += taken
             if request.number in self.requests and request.committed == request.prompt_len:
                 self._num_decoding += 1
                 self._emit(request, 1)
-        report = StepReport(
-            decoding=self._num_decoding,
-            rows=step.rows,
-            prefill_tokens=num_prefill,
-            requests=len(step.turns),
-            drafted=sum(not round_.late for round_ in rounds),
-            context_tokens=step.context_tokens,
-            step_ms=step.step_ms,
-            wait_ms=step.wait_ms,
-        )
-        self._around.router.report(self.number, report, rounds, self._around.events.now_s)
-        self._ask()
-        self.look()
-
-    def _count(self, request: SimRequest, accepted: int) -> None:
-        if request.has_tree:
-            self._accepted.append(accepted)
-            self._around.tally.drafted_rounds += 1
-            self._around.tally.accepted_tokens += accepted + 1
+        return rounds
 
     def _emit(self, request: SimRequest, tokens: int) -> None:
         now_s = self._around.events.now_s
@@ -176,36 +198,9 @@ class SimTarget:
             del self.requests[request.number]
             self._around.ended(self.number, request)
 
-    def _ask(self) -> None:
-        around, now_s = self._around, self._around.events.now_s
-        deadline_s = now_s + self._patience_ms() / 1e3
-        asks: dict[int, list[SimRequest]] = {}
-        for request in self.requests.values():
-            if not request.is_decoding or request.is_asking or request.has_tree:
-                continue
-            shape = around.router.shape(request, self._num_decoding)
-            if shape is not None and request.emitted + 1 < request.output_len:
-                request.shape, request.is_asking, request.deadline_s = shape, True, deadline_s
-                behind = request.committed + request.emitted - request.held
-                request.held += behind if behind <= _MOST_RIDING else 0
-                asks.setdefault(request.number % len(around.drafts), []).append(request)
-        for index, asking in asks.items():
-            shapes = [request.shape for request in asking if request.shape is not None]
-            answer = self._answer([(request, request.emitted) for request in asking])
-            around.events.after(around.world.rpc_ms / 2, functools.partial(around.drafts[index].ask, shapes, answer))
 
-    def _answer(self, asking: list[tuple[SimRequest, int]]) -> Callable[[], None]:
-        """What the draft calls; the trees arrive half a round trip later."""
-
-        def arrive() -> None:
-            for request, emitted in asking:
-                request.is_asking = False
-                request.has_tree = request.emitted == emitted
-            self.look()
-
-        return lambda: self._around.events.after(self._around.world.rpc_ms / 2, arrive)
-
-    def _patience_ms(self) -> float:
-        measured = len(self._accepted) >= _LEAST_ROUNDS
-        expected = sum(self._accepted) / len(self._accepted) if measured else 1.0
-        return max(expected, _LEAST_GAIN) * self._around.world.steps.at_one(max(self._num_decoding, 1))
+def _turnaround_ms(with_tree: list[SimRequest]) -> float:
+    """From the first of their asks to the last of their trees; 0 without any."""
+    if not with_tree:
+        return 0.0
+    return 1e3 * (max(r.answered_s for r in with_tree) - min(r.asked_s for r in with_tree))

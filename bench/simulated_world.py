@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,20 @@ from bench.simulated_requests import RandomRequests, Requests
 from paceline.errors import ConfigError
 from paceline.types import TreeShape
 from router.acceptance_prior import prior_log_odds
-from router.cost_tables import ProposeTable, StepTable
+from router.cost_tables import ProposeTable, StepTable, covers
+
+_OPTIONAL = (
+    "skill_std",
+    "context_ms",
+    "rpc_session_ms",
+    "request_ms",
+    "trees_ms",
+    "tree_ms",
+    "beside",
+    "prompt_ms",
+    "loop_ms",
+    "follow_ms",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,22 +38,51 @@ class World:
 
     name: str
     steps: StepTable  # a target's step by rows
-    proposals: ProposeTable  # a draft's time by growth and sessions
-    rpc_ms: float  # both ways, and the threads that wake
+    proposals: ProposeTable  # a draft's time by growth and sessions, its host's part included
+    rpc_ms: float  # both ways between target and draft, and the threads that wake
     accepted: dict[TreeShape, float]  # mean accepted length of a round
     skill_std: float = 0.4  # of requests, in log-odds of each level
     context_ms: float = 0.0  # a step, for each 100,000 tokens of context
-    request_ms: float = 0.0  # a step, for each request: the host's work
+    # What trees and requests cost the hosts, between the kernels: of the way to a draft and back, each session (the
+    # draft's own host is part of its time); of a target's plan, commit and ask, each request, all trees, and each tree.
+    rpc_session_ms: float = 0.0
+    request_ms: float = 0.0
+    trees_ms: float = 0.0
+    tree_ms: float = 0.0
+    prompt_ms: float = 0.0  # a step, for each prompt token: what it takes more than another row
+    beside: float = 0.0  # of a draft's time, what it takes from a step that runs meanwhile
+    overlaps: bool = False  # a target may verify one half's trees while the other half's are drafted
+    shares_host: bool = False  # a draft runs on the target's host
     loop_ms: float = 0.0  # between two steps, whatever they hold
     follow_ms: float = 0.0  # that a row which no ask carries to its draft takes from the target, on the same cores
-    chunk_tokens: int = 512
+    chunk_tokens: int = 512  # of prompts in a step
+    max_rows: int = 2048  # of a step; trees are cut to fit
     requests: Requests = field(default_factory=RandomRequests)
     _odds: dict[TreeShape, float] = field(default_factory=dict, compare=False, repr=False)  # as far as asked for
 
-    def step_ms(self, rows: int, *, num_requests: int, context_tokens: int) -> float:
-        """Of a step with prompts and trees of so many requests."""
+    def device_ms(self, rows: int, *, prompt_tokens: int, context_tokens: int) -> float:
+        """Of a step, without what grows with its requests on the host. Prompt tokens are rows, too."""
         by_context = self.context_ms * context_tokens / 1e5
-        return self.steps.at_one(rows) + by_context + self.request_ms * num_requests
+        return self.steps.at_one(rows) + self.prompt_ms * prompt_tokens + by_context
+
+    def host_ms(self, requests: int, trees: int) -> float:
+        """Of a step with so many, prompts among the requests."""
+        return self.request_ms * requests + (self.trees_ms if trees else 0.0) + self.tree_ms * trees
+
+    def way_ms(self, sessions: int) -> float:
+        """To a draft, or back."""
+        return (self.rpc_ms + self.rpc_session_ms * sessions) / 2
+
+    def draft_ms(self, counts: Mapping[TreeShape, int]) -> float:
+        """Of a draft with one batch of asks, counted by shape: growths run one after the other."""
+        sessions: Counter[TreeShape] = Counter()
+        for shape, count in counts.items():
+            sessions[growth_of(shape, tuple(self.proposals.growths))] += count
+        return sum(self.proposals.of(growth).at_one(count) for growth, count in sessions.items())
+
+    def turnaround_ms(self, counts: Mapping[TreeShape, int]) -> float:
+        """From a batch of asks to its trees."""
+        return 2 * self.way_ms(sum(counts.values())) + self.draft_ms(counts)
 
     def odds(self, shape: TreeShape) -> float:
         """Log-odds that one more level is accepted, the same at each, which give the shape's accepted length.
@@ -75,24 +119,27 @@ def load_world(path: Path) -> World:
 def parse_world(data: dict[str, Any]) -> World:
     """The form of bench/worlds/*.json."""
     accepted = {parse_shape(entry["shape"]): float(entry["length"]) for entry in data["accepted"]}
+    further: dict[str, Any] = {name: float(data[name]) for name in _OPTIONAL if name in data}
     return World(
         name=data["name"],
         steps=StepTable([(int(rows), float(ms)) for rows, ms in data["step_ms"]]),
-        proposals=ProposeTable(
-            [
-                (parse_shape(entry["shape"]), int(sessions), float(ms))
-                for entry in data["propose_ms"]
-                for sessions, ms in entry["by_sessions"]
-            ]
-        ),
+        proposals=parse_proposals(data["propose_ms"]),
         rpc_ms=float(data["rpc_ms"]),
         accepted=accepted,
-        skill_std=float(data.get("skill_std", 0.4)),
-        context_ms=float(data.get("context_ms", 0.0)),
-        request_ms=float(data.get("request_ms", 0.0)),
-        loop_ms=float(data.get("loop_ms", 0.0)),
-        follow_ms=float(data.get("follow_ms", 0.0)),
+        overlaps=bool(data.get("overlaps", False)),
+        shares_host=bool(data.get("shares_host", False)),
+        **further,
     )
+
+
+def parse_proposals(entries: Sequence[dict[str, Any]]) -> ProposeTable:
+    """Of shapes, and times by sessions."""
+    times = [
+        (parse_shape(entry["shape"]), int(sessions), float(ms))
+        for entry in entries
+        for sessions, ms in entry["by_sessions"]
+    ]
+    return ProposeTable(times)
 
 
 def _distance(one: TreeShape, other: TreeShape) -> float:
@@ -108,3 +155,10 @@ def parse_shape(numbers: Sequence[int]) -> TreeShape:
     """Of steps, topk and nodes."""
     num_steps, eagle_topk, num_draft_tokens = numbers
     return TreeShape(num_steps, eagle_topk, num_draft_tokens)
+
+
+@functools.cache
+def growth_of(shape: TreeShape, growths: tuple[TreeShape, ...]) -> TreeShape:
+    """The smallest growth that covers the shape; the shape itself where there is none."""
+    fitting = [growth for growth in growths if covers(growth, shape)]
+    return min(fitting, key=lambda fit: (fit.num_steps, fit.eagle_topk, fit.num_draft_tokens), default=shape)

@@ -121,6 +121,8 @@ def _calibration(fleet: FleetFacts) -> dict[str, Any]:
             {"shape": _numbers(shape), "by_sessions": [[sessions, ms] for sessions, ms in sorted(times.items())]}
             for shape, times in fleet.propose_ms.items()
         ],
+        "overlaps": fleet.overlaps,
+        "shares_host": fleet.shares_host,
     }
 
 

@@ -25,6 +25,8 @@ class StepSample:
     context_tokens: int
     step_ms: float
     wait_ms: float  # before it, for trees alone
+    turnaround_ms: float = 0.0  # from the asks for its trees to the last of them; 0: none, or not known
+    running: int = 0  # requests past their prompt, those that other steps hold included; 0: not known
 
 
 class TargetLink:
@@ -51,6 +53,8 @@ class TargetLink:
             context_tokens=load.context_tokens,
             step_ms=load.step_ms,
             wait_ms=load.tree_wait_ms,
+            turnaround_ms=load.tree_turnaround_ms,
+            running=load.running_requests,
         )
 
     async def __aenter__(self) -> Self:

@@ -11,6 +11,7 @@ import numpy as np
 
 from paceline.types import TreeShape, shape_at
 from router.acceptance import AcceptanceModel, RoundsSeen
+from router.attendance import Attendance
 from router.cost_model import Batch, CostModel
 from router.following import Following
 from router.goodput import Prompts
@@ -23,6 +24,7 @@ PLAN_INTERVAL_S = 0.1  # between two looks at the plan; one takes a millisecond 
 _RATE_S = 1.0  # over which prompts are counted
 _OBSERVE_INTERVAL_S = 0.01  # between two steps whose times are learnt from
 _WARM_S = 1.0  # after its last tree a draft may have to catch up first, which says little about the next ones
+_LEAST_JOINED = 0.25  # share of the requests that still have trees, for which all wait until these are off as well
 _LEAST_AWAY = 0.25  # share of the requests that a step leaves out for their trees; fewer came or went
 
 
@@ -58,10 +60,12 @@ class TargetPolicy:
         self.costs = costs
         self._planner = TargetPlanner(model, costs, settings)
         self._following = Following(shares_host=costs.shares_host)
+        self._attendance = Attendance(now_s)
         self._rounds: list[tuple[int, int, int, bool]] = []  # slot, index of the shape, accepted, late
         self._growths: set[TreeShape] = set()  # of the rounds since the last step
         self._growth: TreeShape | None = None  # of the trees that came last
         self._num_late = 0  # rounds since the last step
+        self._joins = False
         self._had_prompts = False  # in the last step
         self._is_warm = False
         self._asked_s = -math.inf  # the last step with trees, late ones too
@@ -78,7 +82,7 @@ class TargetPolicy:
     @property
     def joined(self) -> bool:
         """Whether all that the target runs should step together with the trees. Not while nothing is planned for."""
-        return self._planner.joined and self._planner.num_requests > 0
+        return self._joins and self._planner.num_requests > 0
 
     @property
     def num_requests(self) -> int:
@@ -103,7 +107,11 @@ class TargetPolicy:
     def revise_following(self, now_s: float) -> list[Hashable]:
         """To be called after each plan. Returns the requests that ``follows`` answers otherwise from now on."""
         batch = max(self._decoding, 1)
-        asks = ((key, shape_at(ladder, batch) is not None) for key, ladder in self._planner.ladders())
+        asks = [(key, shape_at(ladder, batch) is not None) for key, ladder in self._planner.ladders()]
+        num_asking = sum(does for _, does in asks)
+        self._attendance.plan(len(asks), num_asking)
+        still_joins = self._planner.is_off and self._joins and num_asking >= _LEAST_JOINED * len(asks)
+        self._joins = self._planner.joined or still_joins
         return self._following.revise(asks, now_s)
 
     def take_step(self, report: StepReport, now_s: float) -> None:
@@ -121,6 +129,8 @@ class TargetPolicy:
             self._observe(report, growths, num_late)
         if report.drafted + num_late:
             self._asked_s = now_s
+            if self.joined:
+                self._attendance.observe(report.requests, report.drafted + num_late, now_s)
         self._had_prompts = report.prefill_tokens > 0
 
     def _observe(self, report: StepReport, growths: set[TreeShape], num_late: int) -> None:
@@ -176,7 +186,9 @@ class TargetPolicy:
         """Works in what was reported. Returns the ladders that are other ones from now on."""
         self._planned_s = now_s
         self._learn()
-        situation = Situation(self._decoding, self._context_tokens, self.num_drafts, self._prompts())
+        situation = Situation(
+            self._decoding, self._context_tokens, self.num_drafts, self._prompts(), self._attendance.share
+        )
         return self._planner.plan(situation, now_s)
 
     def _learn(self) -> None:

@@ -107,7 +107,7 @@ class CostModel:
         return self.proposals.of(growth).at(sessions)
 
     def observe_step(self, rows: int, batch: Batch, step_ms: float) -> None:
-        """A step that ran; prompt tokens are rows as well."""
+        """A step that ran; prompt tokens are rows as well. One beside a draft's work says nothing of its size alone."""
         table, unit = self.steps.at_one(rows), self.steps.one_row_ms
         features = (
             table,
@@ -117,7 +117,8 @@ class CostModel:
             float(batch.trees),
             float(batch.beside_ms),
         )
-        _observe(_Part(self._step_fit, self._step_ratios, table / _OUTLIER), rows, features, step_ms)
+        part = _Part(self._step_fit, self._step_ratios, table / _OUTLIER, is_local=not batch.beside_ms)
+        _observe(part, rows, features, step_ms)
 
     def observe_wait(self, growth: TreeShape, sessions: int, wait_ms: float) -> None:
         """From the asks to the trees, all of one growth."""
@@ -156,11 +157,12 @@ class _Hopeful:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """least_ms: that its fit can be expected to give."""
+    """least_ms: that its fit can be expected to give. is_local: the ratios learn, too."""
 
     fit: LeakyFit
     ratios: LocalRatios
     least_ms: float
+    is_local: bool = True
 
 
 def _observe(part: _Part, x: float, features: tuple[float, ...], ms: float) -> None:
@@ -170,5 +172,6 @@ def _observe(part: _Part, x: float, features: tuple[float, ...], ms: float) -> N
     value = min(max(ms / factor, expected / _OUTLIER), expected * _OUTLIER)
     noise = _NOISE + _LEAST_NOISE_MS / expected
     common = part.fit.variance(features) / expected**2
-    part.ratios.observe(x, value / expected, gain=local / (local + common + noise**2))
+    if part.is_local:
+        part.ratios.observe(x, value / expected, gain=local / (local + common + noise**2))
     part.fit.observe(features, value, noise=expected * (noise**2 + local) ** 0.5)

@@ -34,6 +34,7 @@ class Situation:
     context_tokens: float  # of one of them
     num_drafts: int
     prompts: Prompts
+    attendance: float = 1.0  # share of the rounds that are to have a tree and have one
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class TargetPlanner:
         self.model = model
         self.skills = Skills()
         self.joined = False  # all requests and prompts step together with the trees
+        self.is_off = True  # no request is to have a tree
         self._plan = PlanRows(model.menu, costs, settings)
         self._settings = settings
         self._members: dict[Hashable, _Member] = {}
@@ -145,6 +147,7 @@ class TargetPlanner:
         share /= share.sum()
         for member in self._members.values():
             share[member.level] += 1.0
+        lengths = 1.0 + situation.attendance * (lengths - 1.0)
         return Crowd(share / share.sum(), lengths, situation.context_tokens, max(situation.num_drafts, 1))
 
     def _revise(self, crowd: Crowd, batch: float, prompts: Prompts, now_s: float) -> None:
@@ -166,7 +169,9 @@ class TargetPlanner:
             moves = plan.rate(crowd, batch, prompts, ideal).goodput > (1.0 + self._settings.margin) * held
         if moves:
             self._bounds, changed = Bounds(batch), True
-        self.joined = plan.rate(crowd, batch, prompts, self._bounds.row(batch)).joined
+        row = self._bounds.row(batch)
+        self.joined = plan.rate(crowd, batch, prompts, row).joined
+        self.is_off = bool((plan.shapes[row] == OFF).all())
         if changed:
             self._changed_s = now_s
             shapes, menu = plan.shapes, self.model.menu

@@ -181,3 +181,24 @@ def test_on_one_host_a_prompt_costs_what_its_rows_take_the_draft() -> None:
     proposals = ProposeTable([(CHAIN, 4, 5.0), (CHAIN, 16, 17.0)])
     assert CostModel(STEPS, proposals, shares_host=True).follow_ms == pytest.approx(0.25)
     assert CostModel(STEPS, proposals).follow_ms == 0.0
+
+
+def test_what_each_tree_costs_the_hosts_is_learnt_in_a_few_rounds_and_holds_at_other_sizes() -> None:
+    costs = CostModel(STEPS, PROPOSALS)
+    for _ in range(10):
+        for sessions in (8, 32):
+            costs.observe_wait(TREE, sessions, PROPOSALS.of(TREE).at_one(sessions) + 0.8 + 0.15 * sessions)
+            step_ms = STEPS.at_one(4 * sessions) + 0.12 * sessions
+            costs.observe_step(4 * sessions, Batch(sessions, 100 * sessions, sessions), step_ms)
+    assert waits(costs, TREE, 128) == pytest.approx(PROPOSALS.of(TREE).at_one(128) + 0.8 + 0.15 * 128, rel=0.12)
+    trees, plain = Batch(64, 6400, 64), Batch(64, 6400)
+    assert expected(costs, 256, trees) == pytest.approx(9.0 + 0.12 * 64, rel=0.12)
+    assert expected(costs, 64, plain) == pytest.approx(6.0, rel=0.15), "plain steps pay nothing for trees"
+
+
+def test_what_a_draft_takes_from_steps_beside_it_is_not_taken_for_the_steps_own() -> None:
+    costs = CostModel(STEPS, PROPOSALS, shares_host=True)
+    for _ in range(60):
+        costs.observe_step(64, Batch(16, 1600, 16, beside_ms=3.0), 6.0 + 16 * TREE_MS + 3.0)
+    assert expected(costs, 64, Batch(64, 6400)) == pytest.approx(6.0, rel=0.15)
+    assert expected(costs, 64, Batch(16, 1600, 16, beside_ms=3.0)) == pytest.approx(9.8, rel=0.05)

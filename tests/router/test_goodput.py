@@ -108,3 +108,30 @@ def test_longer_contexts_favour_larger_trees() -> None:
     )
     sizes = [1 if index == OFF else int(MENU.num_nodes[index]) for index in (short.shapes[0, 0], long.shapes[0, 0])]
     assert sizes[1] > sizes[0]
+
+
+def test_in_halves_a_round_is_two_steps_or_a_step_and_the_trees_of_a_half() -> None:
+    length = float(AcceptanceModel(MENU).lengths(np.zeros(1))[0, MENU.index[CHAIN]])
+    for batch in (8, 96):
+        costs = CostModel(H200, DRAFT, overlaps=True)
+        half = Batch(batch / 2, 0.0, batch / 2, float(costs.draft_ms(CHAIN, np.array([batch / 2]))[0]))
+        step_ms = float(costs.step_ms(np.array([4.0 * batch / 2]), half)[0])
+        wait_ms = float(costs.wait_ms(CHAIN, np.array([batch / 2]))[0])
+        halved = batch * length / max(2 * step_ms, step_ms + wait_ms) * 1e3
+        at_once = rate(crowd(0.0), batch, CHAIN)
+        choice = Goodput(MENU, costs).of(crowd(0.0), batch, NO_PROMPTS, np.array([MENU.index[CHAIN]]))
+        assert choice.goodput == pytest.approx(max(halved, at_once))
+        assert (halved > at_once) == (batch == 96), "small rounds would read the weights twice for nothing"
+
+
+def test_where_rounds_overlap_a_slow_draft_is_hidden() -> None:
+    slow = ProposeTable([(CHAIN, 1, 3.0), (CHAIN, 64, 9.0), (TREE, 1, 4.7), (TREE, 64, 12.0)])
+    alone, overlapped = (
+        float(
+            Goodput(MENU, CostModel(H200, slow, overlaps=overlaps))
+            .best(crowd(0.5), np.array([32.0]), NO_PROMPTS)
+            .goodput[0]
+        )
+        for overlaps in (False, True)
+    )
+    assert overlapped > 1.05 * alone
