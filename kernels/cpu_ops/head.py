@@ -138,6 +138,7 @@ class CpuHead(ReferenceHead):
             len(tokens),
             features.data_ptr(),
             page_ids.ctypes.data,
+            len(page_ids),
             trees.page_size,
             k_cache.data_ptr(),
             v_cache.data_ptr(),

@@ -10,7 +10,7 @@ import torch
 
 from kernels.cpu_ops.native import NativeKernels
 from kernels.cpu_ops.ops import CpuOps
-from kernels.head import HeadRows, HeadWeights
+from kernels.head import GreedyTrees, HeadRows, HeadWeights
 from kernels.ops import AttentionBatch, AttentionWeights, HeadNorms
 from kernels.reference.head import ReferenceHead
 
@@ -119,6 +119,28 @@ def test_an_index_outside_its_table_is_an_error_before_anything_is_written(
     with pytest.raises(IndexError, match=message):
         ops.prepare_head(_weights(ops, torch.float32)).forward(forward.rows, *forward.caches)
     assert all(torch.equal(a, b) for a, b in zip(forward.caches, before, strict=True))
+
+
+# Two new rows from position 6 on, and a tree of 3 levels with a beam of 2: 4 scratch positions, so 3 pages of 4.
+@pytest.mark.parametrize(
+    ("num_pages", "num_tokens", "message"), [(2, 2, "page ids 0 to 2; there are 2"), (3, 1, "2 rows .* 1 tokens")]
+)
+def test_trees_that_need_more_rows_or_pages_than_are_given_are_an_error_before_anything_is_written(
+    ops: CpuOps, num_pages: int, num_tokens: int, message: str
+) -> None:
+    caches = _Forward(ops, torch.float32).caches
+    trees = GreedyTrees(
+        asks=np.array([[6, 2, 0, 3, 2, 6]]),
+        least_scores=np.full(1, -np.inf, np.float32),
+        tokens=np.zeros(num_tokens, np.int64),
+        features=torch.zeros(num_tokens, HIDDEN),
+        page_ids=np.arange(num_pages, dtype=np.int32),
+        page_size=4,
+    )
+    before = [cache.clone() for cache in caches]
+    with pytest.raises(ValueError, match=message):
+        ops.prepare_head(_weights(ops, torch.float32)).grow(trees, *caches)
+    assert all(torch.equal(a, b) for a, b in zip(caches, before, strict=True))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 6, 13])

@@ -325,27 +325,51 @@ static PyObject *head_best(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
 
 PyDoc_STRVAR(head_trees_doc,
              "head_trees(the 29 arguments of head_forward up to num_threads, the 8 of head_best up to num_threads, asks, least,\n"
-             "           num_asks, tokens, num_rows, features, page_ids, page_size, k_cache, v_cache, nodes, eps, head_norms_eps,\n"
-             "           scale)\n"
+             "           num_asks, tokens, num_rows, features, page_ids, num_page_ids, page_size, k_cache, v_cache, nodes, eps,\n"
+             "           head_norms_eps, scale)\n"
              "Writes rows and grows greedy trees; see grow.h. asks int64 [num_asks, 6], least fp32 [num_asks], tokens int64,\n"
-             "page_ids int32, all within the caches. Releases the GIL. IndexError, before anything is written, for a token or\n"
-             "position out of range.");
+             "page_ids int32, all within the caches. Releases the GIL. Before anything is written, IndexError for a token or\n"
+             "position out of range, and ValueError where an ask needs more rows or pages than there are.");
+
+/* Whether tokens and page_ids hold all that the asks read; ValueError where not. */
+static int check_asks(const TreesJob *job, int64_t num_tokens, int64_t num_page_ids) {
+    int64_t rows = 0;
+    for (int64_t i = 0; i < job->num_asks; i++) {
+        const TreeAsk *ask = job->asks + i;
+        const int64_t scratch = ask->num_steps > 1 ? (ask->num_steps - 1) * ask->topk : 0;
+        const int64_t places = ask->base_len + ask->num_rows + scratch, size = job->head.attention.page_size;
+        const int64_t pages = ask->first_page + (places + size - 1) / size;
+        rows += ask->num_rows;
+        if (ask->num_rows < 1 || rows > num_tokens) {
+            PyErr_Format(PyExc_ValueError, "ask %lld has %lld rows up to the %lldth; there are %lld tokens", (long long)i,
+                         (long long)ask->num_rows, (long long)rows, (long long)num_tokens);
+            return 0;
+        }
+        if (ask->first_page < 0 || pages > num_page_ids) {
+            PyErr_Format(PyExc_ValueError, "ask %lld reads page ids %lld to %lld; there are %lld: give its session's pages, "
+                         "those of its scratch nodes too", (long long)i, (long long)ask->first_page, (long long)pages - 1,
+                         (long long)num_page_ids);
+            return 0;
+        }
+    }
+    return 1;
+}
 
 static PyObject *head_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
-    int64_t v[48];
-    if (!read_integers(args, given - 3, v, 48)) return NULL;
-    const double eps = PyFloat_AsDouble(args[48]), norms_eps = PyFloat_AsDouble(args[49]), scale = PyFloat_AsDouble(args[50]);
+    int64_t v[49];
+    if (!read_integers(args, given - 3, v, 49)) return NULL;
+    const double eps = PyFloat_AsDouble(args[49]), norms_eps = PyFloat_AsDouble(args[50]), scale = PyFloat_AsDouble(args[51]);
     if (PyErr_Occurred()) return NULL;
     const Isa *isa = isa_at(v[0]);
     if (!isa) return NULL;
     TreesJob job = {.head = head_of(v, eps, norms_eps, scale), .ranking = ranking_of(v + 29, eps),
                     .asks = (const TreeAsk *)v[37], .least = (const float *)v[38], .num_asks = v[39],
-                    .tokens = (const int64_t *)v[40], .features = (const char *)v[42], .nodes = (int32_t *)v[47]};
+                    .tokens = (const int64_t *)v[40], .features = (const char *)v[42], .nodes = (int32_t *)v[48]};
     job.head.attention.page_ids = (const int32_t *)v[43];
-    job.head.attention.page_size = v[44];
-    job.head.attention.k_cache = (void *)v[45];
-    job.head.attention.v_cache = (void *)v[46];
-    if (!check_indices(job.tokens, v[41], v[2], "token")) return NULL;
+    job.head.attention.page_size = v[45];
+    job.head.attention.k_cache = (void *)v[46];
+    job.head.attention.v_cache = (void *)v[47];
+    if (!check_asks(&job, v[41], v[44]) || !check_indices(job.tokens, v[41], v[2], "token")) return NULL;
     for (int64_t i = 0; i < job.num_asks; i++) {
         const int64_t levels = job.asks[i].num_steps > 1 ? job.asks[i].num_steps - 1 : 0; /* past the rows */
         const int64_t last = job.asks[i].base_len + job.asks[i].num_rows - 1 + levels;
