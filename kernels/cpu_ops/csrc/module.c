@@ -369,13 +369,14 @@ static PyObject *head_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     job.head.attention.page_size = v[45];
     job.head.attention.k_cache = (void *)v[46];
     job.head.attention.v_cache = (void *)v[47];
-    if (!check_asks(&job, v[41], v[44]) || !check_indices(job.tokens, v[41], v[2], "token")) return NULL;
+    if (!check_indices(job.tokens, v[41], v[2], "token")) return NULL;
     for (int64_t i = 0; i < job.num_asks; i++) {
         const int64_t levels = job.asks[i].num_steps > 1 ? job.asks[i].num_steps - 1 : 0; /* past the rows */
         const int64_t last = job.asks[i].base_len + job.asks[i].num_rows - 1 + levels;
         if (!check_indices(&job.asks[i].base_len, 1, v[4], "position") || !check_indices(&last, 1, v[4], "position"))
             return NULL;
     }
+    if (!check_asks(&job, v[41], v[44])) return NULL;
     int done;
     Py_BEGIN_ALLOW_THREADS
     done = run_trees(isa, &job);
