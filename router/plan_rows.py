@@ -20,10 +20,15 @@ SKILLS = np.linspace(-1.5, 1.5, 7)  # requests are told apart by the nearest of 
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """window_s: a request's setting changes at most once in it. margin: gain that a change must promise, a share."""
+    """window_s: a request's setting changes at most once in it. margin: gain that a change must promise, a share.
+
+    start_margin: the same where nobody has a tree: both ways are as good as each other around some batch size, there
+    noise would start trees and end them again, and a change costs every request a round or two.
+    """
 
     window_s: float = 0.5
     margin: float = 0.02
+    start_margin: float = 0.06
     probe_loss: float = 0.01  # share of the goodput that may go into asking what drafts would be accepted now
     default: TreeShape | None = None  # what to begin with, unless the calibration promises more than trust
     trust: float = 0.2  # gain that an untested calibration must promise
@@ -62,7 +67,9 @@ class PlanRows:
         factor = 1.0 + self._settings.margin
         held = self._goodput.of_rows(crowd, BATCHES, prompts, self.shapes)
         new = self._goodput.best(crowd, BATCHES, prompts)
-        better = (new.shapes != self.shapes).any(axis=1) & (new.goodput > held * factor)
+        is_off = (self.shapes == OFF).all(axis=1)
+        least = held * np.where(is_off, 1.0 + self._settings.start_margin, factor)
+        better = (new.shapes != self.shapes).any(axis=1) & (new.goodput > least)
         better[0] = False
         self.shapes[better] = new.shapes[better]
         alone, levels = self._goodput.alone(crowd), np.arange(len(SKILLS))
@@ -85,6 +92,8 @@ class PlanRows:
             ]
             self.shapes[0, tried] = best[tried]
             return bool(tried)
+        if (self.shapes[row] == OFF).all():
+            factor = 1.0 + self._settings.start_margin
         hope = self._hopeful.best(crowd, BATCHES[row : row + 1], prompts)
         is_same = bool((hope.shapes[0] == self.shapes[row]).all())
         if is_same or hope.goodput[0] <= factor * self.rate(crowd, BATCHES[row], prompts, row).goodput:

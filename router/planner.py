@@ -16,7 +16,7 @@ from router.plan_rows import SKILLS, PlannerSettings, PlanRows, row_at
 from router.rungs import Bounds, Ladder
 from router.shape_menu import OFF
 
-_REVISE_EVERY = 0.5  # of a window: where nothing changes, the plan is looked at again
+_REVISE_EVERY = 0.5  # of a window
 _STICKY = 0.65  # of a step between skills: a request moves to another only past this
 _HOPE_EVERY = 8.0  # windows between two trials of what was hardly seen
 _PROBE_EVERY = 4.0  # windows between two probes, at least
@@ -65,7 +65,7 @@ class TargetPlanner:
         self._bounds = Bounds(1.0)
         self._ladders: list[Ladder] = [()] * len(SKILLS)
         self._is_planned = False
-        self._changed_s = self._revised_s = self._faded_s = -np.inf
+        self._revised_s = self._faded_s = -np.inf
         self._hope_after_s = -np.inf
         self._probe: Hashable | None = None
         self._probe_until_s = -np.inf
@@ -113,9 +113,7 @@ class TargetPlanner:
         plain = self._plain_members(batch)
         self._fade(plain.values(), now_s)
         crowd = self._crowd(self._lengths(SKILLS), situation)
-        window_s = self._settings.window_s
-        is_settled = now_s - self._changed_s >= window_s and now_s - self._revised_s >= _REVISE_EVERY * window_s
-        if is_settled or not self._is_planned:
+        if now_s - self._revised_s >= _REVISE_EVERY * self._settings.window_s:
             self._revised_s = now_s
             self._revise(crowd, batch, situation.prompts, now_s)
         if self._probe is not None and now_s >= self._probe_until_s:
@@ -173,7 +171,6 @@ class TargetPlanner:
         self.joined = plan.rate(crowd, batch, prompts, row).joined
         self.is_off = bool((plan.shapes[row] == OFF).all())
         if changed:
-            self._changed_s = now_s
             shapes, menu = plan.shapes, self.model.menu
             self._ladders = [self._bounds.ladder(shapes[:, level], menu) for level in range(len(SKILLS))]
 
