@@ -34,12 +34,12 @@ class FrameSocket:
     """Owns a connected socket. One thread receives and one at a time sends; ``shut_down`` lets go of both."""
 
     def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(True)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE_S.items():
-            if hasattr(socket, name):  # not by every system
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        """Raises UnavailableError, and closes the socket, where the connection is over already."""
+        try:
+            _set_up(sock)
+        except OSError as error:
+            sock.close()
+            raise _over(error) from error
         self._sock = sock
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -118,6 +118,15 @@ class FrameSocket:
         if not num_bytes:
             raise UnavailableError("the lane was closed at the other end")
         return num_bytes
+
+
+def _set_up(sock: socket.socket) -> None:
+    sock.setblocking(True)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE_S.items():
+        if hasattr(socket, name):  # not by every system
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def _read_exactly(sock: socket.socket, num_bytes: int) -> bytes:

@@ -102,6 +102,14 @@ def test_a_frame_past_the_bound_ends_the_lane_unread() -> None:
         assert peer.recv(1) == b""
 
 
+def test_a_lane_on_a_connection_that_is_over_is_refused_as_unavailable() -> None:
+    ours, theirs = connected()
+    theirs.close()
+    ours.close()
+    with pytest.raises(UnavailableError, match="the lane broke"):
+        FrameSocket(ours)
+
+
 def test_what_does_not_parse_ends_the_lane() -> None:
     user = Recorder()
     with lane_and_peer(user) as (_, peer):
