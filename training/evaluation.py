@@ -14,9 +14,9 @@ from engine.head_config import load_head_config
 from engine.reference_loop import InProcess
 from engine.weights import fingerprint
 from paceline.errors import ConfigError
+from paceline.prompt_file import read_prompts
 from paceline.types import SamplingParams, TreeShape
 from training.batch_rounds import BatchRounds, Rounds
-from training.chat_files import read_prompts
 from training.config import EvaluationConfig
 from training.corpus import Corpus
 from training.files import read_json, write_json

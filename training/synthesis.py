@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import ConfigError, InvalidInputError
+from paceline.prompt_file import read_prompts
 from training.batch_decoder import BatchDecoder, fitting_lanes
-from training.chat_files import ChatText, read_conversations, read_prompts
+from training.chat_files import ChatText, read_conversations
 from training.chat_seam import ChatSeam, answer_end
 from training.config import DataConfig
 from training.lanes import LaneRules

@@ -130,7 +130,7 @@ def test_a_router_that_is_not_there_is_exit_code_4(prompts, capsys):
     ("line", "words"),
     [
         ("no json", r":2 is no JSON; write lines like {"),
-        ("[]", r":2 has no prompt; write lines like {"),
+        ("[]", r":2 is no JSON object; write lines like {"),
         ('{"text": "a"}', ":2 has no prompt"),
         ('{"prompt": ""}', ':2: prompt is ""; it must be a text'),
         ('{"prompt": null}', ":2: prompt is null; it must be a text"),

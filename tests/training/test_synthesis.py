@@ -160,7 +160,7 @@ def test_conversations_of_a_file_are_taken_as_they_stand(chat_target: TinyTarget
 @pytest.mark.parametrize(
     ("flag", "line", "message"),
     [
-        ("prompts", "{}", r":1: prompt is None"),
+        ("prompts", "{}", r":1 has no prompt"),
         ("prompts", "", r"holds no prompt"),
         ("prompts", "no", r":1 is no JSON"),
         ("prompts", "[1]", r":1 is no JSON object"),
