@@ -59,7 +59,9 @@ class LoadedDraft:
         model_path, head_path = Path(config.model_path), Path(config.speculative_draft_model_path)
         target = load_model_config(model_path)
         context_length = target.context_length(config.context_length)
-        device, ops = choose_device(config.device, config.kernel_backend, num_threads=config.num_threads)
+        device, ops = choose_device(
+            config.device, config.kernel_backend, dtype=config.dtype, num_threads=config.num_threads
+        )
         limits = choose_limits(config, device)
         with refusing_exhaustion(device):
             model = HeadModel.load(head_path, model_path, dtype=dtype_named(config.dtype), ops=ops, device=device)

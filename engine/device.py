@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import torch
 
+from engine.wire import dtype_named
 from kernels.backends import load_ops
 from kernels.ops import Ops
 from paceline.errors import ConfigError
 
 
-def choose_device(device: str, kernel_backend: str, *, num_threads: int | None = None) -> tuple[torch.device, Ops]:
+def choose_device(
+    device: str, kernel_backend: str, *, dtype: str, num_threads: int | None = None
+) -> tuple[torch.device, Ops]:
     """Of a service on one device. Raises ConfigError, naming the flags, for an unknown or missing device or a backend
-    that does not run on it."""
+    that does not run on it with this dtype."""
     (at,) = rank_devices(device)
-    return at, choose_ops(at, kernel_backend, num_threads=num_threads)
+    return at, choose_ops(at, kernel_backend, dtype=dtype, num_threads=num_threads)
 
 
-def choose_ops(at: torch.device, kernel_backend: str, *, num_threads: int | None = None) -> Ops:
+def choose_ops(at: torch.device, kernel_backend: str, *, dtype: str, num_threads: int | None = None) -> Ops:
     """A GPU becomes the calling thread's current one. Raises ConfigError, naming the flags, for a backend that does not
-    run there."""
+    run there with this dtype."""
     if at.type == "cuda":
         torch.cuda.set_device(at)
     try:
-        return load_ops(kernel_backend, at, num_threads=num_threads)
+        return load_ops(kernel_backend, at, dtype=dtype_named(dtype), num_threads=num_threads)
     except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"--device {at}, --kernel-backend {kernel_backend}: {error}") from error
+        raise ConfigError(f"--device {at}, --kernel-backend {kernel_backend}, --dtype {dtype}: {error}") from error
 
 
 def rank_devices(device: str, *, base_gpu_id: int = 0, tp_size: int = 1) -> list[torch.device]:

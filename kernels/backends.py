@@ -12,13 +12,16 @@ from kernels.reference.ops import ReferenceOps
 BACKENDS = ("auto", "cpu", "flashinfer", "reference", "triton")
 
 
-def load_ops(name: str, device: torch.device | str, *, num_threads: int | None = None) -> Ops:
+def load_ops(
+    name: str, device: torch.device | str, *, dtype: torch.dtype | None = None, num_threads: int | None = None
+) -> Ops:
     """The backend of that name on that device. ``auto`` is the fastest that runs there: triton on CUDA, cpu on a CPU.
 
-    num_threads is for a CPU; None leaves torch's settings alone. Where the kernels have threads of their own, torch is
-    set to one: a second pool that fights for the cores made a draft's tree of 10 ms take 13 to 80 ms (median, two cores
-    of an AMD EPYC 7003). Raises ValueError for an unknown name, for a backend that does not run on the device, and for
-    one whose library is not installed.
+    dtype: of the weights; the kernels of cpu have none for float16, which ``auto`` leaves to reference. num_threads is
+    for a CPU; None leaves torch's settings alone. Where the kernels have threads of their own, torch is set to one: a
+    second pool that fights for the cores made a draft's tree of 10 ms take 13 to 80 ms (median, two cores of an AMD
+    EPYC 7003). Raises ValueError for an unknown name, for a backend that does not run on the device, for one whose
+    library is not installed, and for one without kernels for the dtype.
     """
     device = torch.device(device)
     if name not in BACKENDS:
@@ -30,6 +33,10 @@ def load_ops(name: str, device: torch.device | str, *, num_threads: int | None =
     if name in ("flashinfer", "triton") or (name == "auto" and device.type == "cuda"):
         return _load_gpu_ops("triton" if name == "auto" else name, device)
     if name == "reference" or device.type != "cpu":
+        return ReferenceOps(device)
+    if dtype is torch.float16:
+        if name == "cpu":
+            raise ValueError("the backend cpu has no kernels for float16; choose auto or reference, or another dtype")
         return ReferenceOps(device)
     ops = CpuOps(load_native(num_threads=num_threads))
     if num_threads is not None and ops.has_threads:

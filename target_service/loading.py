@@ -37,7 +37,7 @@ def check_model(config: TargetConfig) -> None:
     validate_tp(model, config.tp_size)
     model.context_length(config.context_length)
     devices = rank_devices(config.device, base_gpu_id=config.base_gpu_id, tp_size=config.ranks_per_host)
-    choose_ops(devices[0], config.kernel_backend)
+    choose_ops(devices[0], config.kernel_backend, dtype=config.dtype)
     if config.speculative_draft_model_path:
         load_head_config(Path(config.speculative_draft_model_path))
 
@@ -49,7 +49,7 @@ def load_rank(config: TargetConfig, rank: int, init_method: str) -> LoadedRank:
     """
     devices = rank_devices(config.device, base_gpu_id=config.base_gpu_id, tp_size=config.ranks_per_host)
     device = devices[config.own_ranks.index(rank)]
-    ops = choose_ops(device, config.kernel_backend, num_threads=config.threads_per_rank)
+    ops = choose_ops(device, config.kernel_backend, dtype=config.dtype, num_threads=config.threads_per_rank)
     meeting = Meeting(num_hosts=config.nnodes, on_lost=end_with_lost_rank)
     tp = init_tp_group(rank, config.tp_size, init_method=init_method, device=device, meeting=meeting)
     head = config.speculative_draft_model_path

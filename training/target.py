@@ -52,7 +52,7 @@ class Target:
         """Raises ModelLoadError or ConfigError."""
         path = Path(run.model_path)
         config = load_model_config(path)
-        at, ops = choose_device(device or run.device, run.kernel_backend, num_threads=run.num_threads)
+        at, ops = choose_device(device or run.device, run.kernel_backend, dtype=run.dtype, num_threads=run.num_threads)
         return cls(path, config, at, dtype_named(run.dtype), ops)
 
     def fingerprint(self) -> str:

@@ -50,3 +50,9 @@ def test_auto_is_triton_on_a_gpu() -> None:
 
 def test_the_reference_captures_nothing() -> None:
     assert not load_ops("reference", "cpu").supports_graphs and not load_ops("cpu", "cpu").supports_graphs
+
+
+def test_float16_on_a_cpu_is_the_references() -> None:
+    assert load_ops("auto", "cpu", dtype=torch.float16).name == "reference"
+    with pytest.raises(ValueError, match="cpu has no kernels for float16; choose auto or reference"):
+        load_ops("cpu", "cpu", dtype=torch.float16)
