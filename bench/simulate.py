@@ -47,6 +47,7 @@ class SimulateConfig:
     warm_up_seconds: float = flag(2.0, help="of a run, which are not counted; with --phases all is")
     targets: int = flag(1, help="target services")
     drafts: int = flag(1, help="draft services")
+    drafts_apart: bool = flag(False, help="drafts on devices and hosts of their own: they take nothing from a step")
     prompt_tokens: float = flag(110.0, help="of a request, on average")
     output_tokens: float = flag(128.0, help="of a request, on average")
     join_rounds: bool = flag(False, help="fixed trees: prompts and plain requests join their steps, too")
@@ -84,6 +85,8 @@ def simulate(config: SimulateConfig) -> dict[str, Any]:
     """All runs. Raises ConfigError."""
     requests = RandomRequests(config.prompt_tokens, config.output_tokens)
     world = dataclasses.replace(_world(config), requests=requests)
+    if config.drafts_apart:
+        world = dataclasses.replace(world, beside=0.0, follow_ms=0.0, shares_host=False)
     policies = _policies(config, world)
     loads = config.loads()
     runs = []
