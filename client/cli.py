@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from client.terminal import ending_at_ctrl_c, run_in_terminal
+from client.terminal import run_in_terminal
+from paceline.interrupt import ending_at_ctrl_c
 
 
 def main(argv: Sequence[str] | None = None) -> int:

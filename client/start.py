@@ -6,7 +6,8 @@ import importlib
 import signal
 import sys
 
-from client.terminal import ending_at_ctrl_c, run_in_terminal
+from client.terminal import run_in_terminal
+from paceline.interrupt import ending_at_ctrl_c
 
 
 def main() -> int:

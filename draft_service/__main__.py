@@ -9,19 +9,23 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
+from paceline.interrupt import ending_at_ctrl_c, exiting_at_ctrl_c
 
-from draft_service.config import DraftConfig
-from paceline.config import describe, exit_with, parse_flags
-from paceline.errors import PacelineError
-from paceline.logs import set_up_logging
-from paceline.plumbing import Plumbing
-from paceline.threads import share_cores, share_interpreter
+_PROG = "draft_service"
+
+with ending_at_ctrl_c(_PROG):  # the imports take half a second
+    from prometheus_client import CollectorRegistry
+
+    from draft_service.config import DraftConfig
+    from paceline.config import describe, exit_with, parse_flags
+    from paceline.errors import PacelineError
+    from paceline.logs import set_up_logging
+    from paceline.plumbing import Plumbing
+    from paceline.threads import share_cores, share_interpreter
 
 if TYPE_CHECKING:
     from draft_service.service import LoadedDraft
 
-_PROG = "draft_service"
 _log = logging.getLogger(_PROG)
 
 
@@ -35,7 +39,8 @@ def main(argv: Sequence[str]) -> None:
         share_interpreter()
         registry = CollectorRegistry()
         plumbing = Plumbing(config, registry, service="draft")
-        from draft_service.service import LoadedDraft  # imports torch, which reads the environment then
+        with ending_at_ctrl_c(_PROG):
+            from draft_service.service import LoadedDraft  # imports torch, which reads the environment then
 
         asyncio.run(_serve(LoadedDraft.load(config, tracer=plumbing.tracer), registry, plumbing))
     except PacelineError as error:
@@ -65,4 +70,5 @@ async def _serve(draft: LoadedDraft, registry: CollectorRegistry, plumbing: Plum
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with exiting_at_ctrl_c(_PROG):
+        main(sys.argv[1:])

@@ -9,14 +9,17 @@ import sys
 import time
 from collections.abc import Sequence
 
-from paceline.config import describe, exit_with, parse_flags
-from paceline.errors import PacelineError
-from paceline.logs import set_up_logging
-from paceline.plumbing import Plumbing
-from paceline.rpc import termination_event
-from router.api_keys import ApiKeys
-from router.config import RouterConfig
-from router.running import running_router
+from paceline.interrupt import ending_at_ctrl_c, exiting_at_ctrl_c
+
+with ending_at_ctrl_c("router"):  # the imports take half a second
+    from paceline.config import describe, exit_with, parse_flags
+    from paceline.errors import PacelineError
+    from paceline.logs import set_up_logging
+    from paceline.plumbing import Plumbing
+    from paceline.rpc import termination_event
+    from router.api_keys import ApiKeys
+    from router.config import RouterConfig
+    from router.running import running_router
 
 _log = logging.getLogger("router")
 
@@ -58,4 +61,5 @@ async def _serve(config: RouterConfig) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with exiting_at_ctrl_c("router"):
+        main()

@@ -9,22 +9,26 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from prometheus_client import CollectorRegistry
+from paceline.interrupt import ending_at_ctrl_c, exiting_at_ctrl_c
 
-from paceline.config import describe, exit_with, parse_flags
-from paceline.errors import PacelineError
-from paceline.logs import set_up_logging
-from paceline.metrics import MetricsServer
-from paceline.plumbing import Plumbing
-from paceline.rpc import termination_event
-from paceline.threads import share_cores, share_interpreter
-from target_service.config import TargetConfig
-from target_service.tp_workers import TpWorkers, end_process
+_PROG = "target_service"
+
+with ending_at_ctrl_c(_PROG):  # the imports take half a second
+    from prometheus_client import CollectorRegistry
+
+    from paceline.config import describe, exit_with, parse_flags
+    from paceline.errors import PacelineError
+    from paceline.logs import set_up_logging
+    from paceline.metrics import MetricsServer
+    from paceline.plumbing import Plumbing
+    from paceline.rpc import termination_event
+    from paceline.threads import share_cores, share_interpreter
+    from target_service.config import TargetConfig
+    from target_service.tp_workers import TpWorkers, end_process
 
 if TYPE_CHECKING:
     from target_service.service import LoadedTarget
 
-_PROG = "target_service"
 _log = logging.getLogger(_PROG)
 
 
@@ -36,8 +40,9 @@ def main(argv: Sequence[str]) -> None:
         _log.info("%s", describe(config))
         share_cores(config.threads_per_rank)
         share_interpreter()
-        from target_service.loading import check_model  # imports torch, which reads the environment then
-        from target_service.ranks_host import run_host
+        with ending_at_ctrl_c(_PROG):
+            from target_service.loading import check_model  # imports torch, which reads the environment then
+            from target_service.ranks_host import run_host
 
         check_model(config)
         if config.node_rank > 0:
@@ -96,4 +101,5 @@ async def _serve(target: LoadedTarget, plumbing: Plumbing) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with exiting_at_ctrl_c(_PROG):
+        main(sys.argv[1:])
