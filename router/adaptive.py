@@ -110,8 +110,8 @@ class TargetPolicy:
         asks = [(key, shape_at(ladder, batch) is not None) for key, ladder in self._planner.ladders()]
         num_asking = sum(does for _, does in asks)
         self._attendance.plan(len(asks), num_asking)
-        still_joins = self._planner.is_off and self._joins and num_asking >= _LEAST_JOINED * len(asks)
-        self._joins = self._planner.joined or still_joins
+        are_ending = num_asking >= max(2 * self._planner.num_wanted, _LEAST_JOINED * len(asks))
+        self._joins = self._planner.joined or (self._joins and are_ending)
         return self._following.revise(asks, now_s)
 
     def take_step(self, report: StepReport, now_s: float) -> None:

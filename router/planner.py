@@ -57,7 +57,7 @@ class TargetPlanner:
         self.model = model
         self.skills = Skills()
         self.joined = False  # all requests and prompts step together with the trees
-        self.is_off = True  # no request is to have a tree
+        self.num_wanted = 0  # requests that are to have a tree by the last plan, told so or not
         self._plan = PlanRows(model.menu, costs, settings)
         self._settings = settings
         self._members: dict[Hashable, _Member] = {}
@@ -169,7 +169,8 @@ class TargetPlanner:
             self._bounds, changed = Bounds(batch), True
         row = self._bounds.row(batch)
         self.joined = plan.rate(crowd, batch, prompts, row).joined
-        self.is_off = bool((plan.shapes[row] == OFF).all())
+        is_wanted = (plan.shapes[row] != OFF).tolist()
+        self.num_wanted = sum(is_wanted[member.level] for member in self._members.values())
         if changed:
             shapes, menu = plan.shapes, self.model.menu
             self._ladders = [self._bounds.ladder(shapes[:, level], menu) for level in range(len(SKILLS))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ from bench.simulate import SimulateConfig, main, simulate, table
 from bench.simulated_adaptive import SimAdaptive
 from bench.simulated_halves import GAP_MS
 from bench.simulated_requests import RandomRequests
-from bench.simulated_router import Fixed, SimRouter
+from bench.simulated_router import Fixed, SimRound, SimRouter
 from bench.simulated_world import World, load_world
 from bench.simulation import Simulation
 from paceline.errors import ConfigError
 from paceline.types import TreeShape
+from router.adaptive import StepReport
 from router.cost_tables import ProposeTable, StepTable
 from router.plan_rows import PlannerSettings
 
@@ -75,6 +77,22 @@ def test_two_halves_hide_the_drafts_but_not_what_these_take_from_the_same_gpu(be
     halves = rate(of, Fixed(CHAIN, joined=True), steady(128, 2.0))
     assert halves == pytest.approx(128 * of.accepted[CHAIN] / (2 * step_ms) * 1e3, rel=0.04)
     assert halves > 1.03 * rate(dataclasses.replace(of, overlaps=False), Fixed(CHAIN, joined=True), steady(128, 2.0))
+
+
+def test_where_halves_pay_the_policy_gains_by_them_and_holds_still() -> None:
+    of = dataclasses.replace(world("h200_8b"), beside=0.1)
+    router = SimAdaptive(of)
+    joined: list[bool] = []
+    report = router.report
+
+    def watched(target: int, step: StepReport, rounds: list[SimRound], now_s: float) -> None:
+        report(target, step, rounds, now_s)
+        joined.append(router.is_joined(target))
+
+    router.report = watched
+    in_halves = rate(of, router, steady(32, 4.0), after_s=2.0)
+    assert in_halves > 1.05 * best_fixed(dataclasses.replace(of, overlaps=False), steady(32, 4.0), 2.0)
+    assert sum(before != after for before, after in itertools.pairwise(joined)) <= 2
 
 
 @pytest.mark.parametrize("in_flight", [32, 256])

@@ -8,7 +8,7 @@ import pytest
 from paceline.types import TreeShape
 from router.cost_fit import LeakyFit
 from router.cost_model import RPC_MS, TREE_MS, Batch, CostModel
-from router.cost_tables import ProposeTable, StepTable
+from router.cost_tables import ProposeTable, StepTable, rows_of_session
 
 CHAIN, TREE = TreeShape(3, 1, 4), TreeShape(5, 4, 16)
 STEPS = StepTable([(1, 5.0), (64, 6.0), (256, 9.0)])
@@ -202,3 +202,13 @@ def test_what_a_draft_takes_from_steps_beside_it_is_not_taken_for_the_steps_own(
         costs.observe_step(64, Batch(16, 1600, 16, beside_ms=3.0), 6.0 + 16 * TREE_MS + 3.0)
     assert expected(costs, 64, Batch(64, 6400)) == pytest.approx(6.0, rel=0.15)
     assert expected(costs, 64, Batch(16, 1600, 16, beside_ms=3.0)) == pytest.approx(9.8, rel=0.05)
+
+
+def test_what_a_session_costs_the_drafts_host_is_not_taken_for_the_price_of_its_rows() -> None:
+    hosts_part = 0.04  # ms a session, however few its rows
+    times = [
+        (growth, sessions, 1.0 + sessions * (hosts_part + 0.001 * rows_of_session(growth)))
+        for growth in (CHAIN, TREE)
+        for sessions in (1, 256)
+    ]
+    assert ProposeTable(times).row_ms == pytest.approx(0.001)

@@ -53,6 +53,7 @@ class Rig:
                 assert isinstance(key, int)
                 self.ladders[key] = ladder
                 self.changes.append((self.now_s, key, self.shape(key, decoding)))
+            self.policy.revise_following(self.now_s)
 
     def shape(self, key: int, decoding: int) -> TreeShape | None:
         return SpeculationDecision("d:1", self.ladders[key]).shape_for(decoding)
