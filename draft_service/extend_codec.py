@@ -20,11 +20,12 @@ def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *
 
     Raises WireError or InvalidInputError for what no sound target sends.
     """
-    permille = message.min_path_permille[:] or [0] * len(message.session)
+    sessions = message.session[:]
+    permille = message.min_path_permille[:] or [0] * len(sessions)
     shapes = [message.num_steps[:], message.eagle_topk[:], message.num_draft_tokens[:], permille]
     places = [message.round[:], message.base_committed_len[:], message.num_tokens_per_req[:]]
     proposes = message.num_tokens_for_logprob_per_req[:]
-    if any(len(column) != len(message.session) for column in (*shapes, *places, proposes)):
+    if set(map(len, (*shapes, *places, proposes))) != {len(sessions)}:
         return decode_extend(message)  # which says where
     _check_shapes(proposes, shapes)
     tokens = message.verified_id[:]
@@ -32,7 +33,7 @@ def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *
         raise InvalidInputError(f"token id {max(tokens)} is outside the vocabulary of {vocab_size}")
     round_, base_len, num_rows, num_steps, topk, num_nodes, least = np.array(places + shapes, np.int64)
     return ExtendColumns(
-        session=np.array(message.session[:], np.uint64),
+        session=np.array(sessions, np.uint64),
         round=round_,
         base_committed_len=base_len,
         num_tokens=num_rows,

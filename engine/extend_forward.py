@@ -56,6 +56,7 @@ class ExtendForward:
         """One forward of at most max_rows rows. MUTATES the cache and, where keeps_hidden, last_hidden at the places of
         the sessions that end in it."""
         num_rows, num_pieces = len(rows.tokens), len(rows.places)
+        self._send_features(rows.features, num_rows)  # they travel while the host goes on
         bucket = self._buckets[bisect_left(self._buckets, num_rows)]
         columns = self._stage(bucket)
         if num_rows < bucket:
@@ -70,7 +71,6 @@ class ExtendForward:
         if keeps_hidden:
             np.copyto(columns[4, :num_pieces], rows.places, where=rows.is_end)
         self._rows.send(columns.size)
-        self._send_features(rows.features, num_rows)
         key = (bucket, self._attention.load(rows.attention))
         replay = self._replays.get(key)
         if replay is None:

@@ -32,17 +32,16 @@ class RowBatch:
 
 def split_rows(batch: ExtendBatch, max_rows: int) -> Iterator[RowBatch]:
     """The rows of all sessions, in order, at most max_rows a forward."""
-    stops = batch.num_rows.cumsum()
-    num_rows = int(stops[-1])
+    num_rows, num_sessions = len(batch.tokens), len(batch)
     if num_rows <= max_rows:
-        every = np.arange(len(stops))
         yield _row_batch(
             batch,
-            _Pieces(every, batch.base_len, batch.num_rows, np.ones(len(stops), np.bool_)),
+            _Pieces(np.arange(num_sessions), batch.base_len, batch.num_rows, np.ones(num_sessions, np.bool_)),
             tokens=batch.tokens,
             features=batch.features,
         )
         return
+    stops = batch.num_rows.cumsum()
     starts = stops - batch.num_rows
     for first in range(0, num_rows, max_rows):
         last = min(first + max_rows, num_rows)
