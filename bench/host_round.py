@@ -15,11 +15,12 @@ import asyncio
 import contextlib
 import functools
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from statistics import quantiles
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from prometheus_client import CollectorRegistry
 
@@ -152,6 +153,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--rounds-by", type=lambda text: text.split(","), default=["lane"], help=f"of {', '.join(_WAYS)}"
     )
     args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, _end)
     if not set(args.rounds_by) <= set(_WAYS):
         parser.error(f"--rounds-by is {','.join(args.rounds_by)}; write some of {','.join(_WAYS)}")
     print(
@@ -174,6 +176,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             waits = 2 if way == "halves" else 1
             host_ms = [part - waits * (args.step_ms + args.draft_ms) for part in round_ms]
             print(f"| {batch} | {way} | {' | '.join(f'{part:.2f}' for part in (*round_ms, *host_ms))} |", flush=True)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """Lets go of the services' processes first."""
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":
