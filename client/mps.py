@@ -52,7 +52,12 @@ class MpsDaemon:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _control(self, *flags: str, says: str = "") -> tuple[int, str]:
-        """Exit code and output. That goes to a file: a daemon would keep a pipe open."""
+        """Exit code and output. That goes to a file: a daemon would keep a pipe open.
+
+        The daemon sees all GPUs: where it sees some, its clients' CUDA_VISIBLE_DEVICES would count among those.
+        """
+        environment = {**os.environ, **self.environment}
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
         with tempfile.TemporaryFile("w+") as output:
             done = subprocess.run(
                 [_PROGRAM, *flags],
@@ -61,7 +66,7 @@ class MpsDaemon:
                 stderr=subprocess.STDOUT,
                 text=True,
                 timeout=_ANSWER_S,
-                env={**os.environ, **self.environment},
+                env=environment,
                 check=False,
             )
             output.seek(0)

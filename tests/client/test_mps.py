@@ -15,9 +15,10 @@ from paceline.errors import ConfigError
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """nvidia-cuda-mps-control on the PATH."""
     path = tmp_path / "nvidia-cuda-mps-control"
-    path.write_text(f'#!/bin/sh\necho "$* $(cat) $CUDA_MPS_PIPE_DIRECTORY" >> {tmp_path}/told\n')
+    path.write_text(f'#!/bin/sh\necho "$* $(cat) $CUDA_MPS_PIPE_DIRECTORY$CUDA_VISIBLE_DEVICES" >> {tmp_path}/told\n')
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     return path
 
 
