@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import grpc
 
 from paceline.admission import pages_to_reserve
+from paceline.types import SamplingParams
+from router.live_request import Arrival
+from router.request import ClientRequest
 
 
 async def test_requests_of_one_turn_leave_in_one_message(make_target, make_rig) -> None:
@@ -19,6 +24,20 @@ async def test_requests_of_one_turn_leave_in_one_message(make_target, make_rig) 
     assert len({submission.request for submission in batch}) == 5
     for call in calls:
         call.cancel()
+
+
+async def test_a_request_that_finds_nobody_waiting_is_submitted_as_it_arrives(make_target, make_rig) -> None:
+    target = await make_target(slots=1)
+    rig = await make_rig([target])
+    await rig.info_when(lambda info: info.targets[0].ready)
+    dispatcher = rig.router.dispatcher
+    request = ClientRequest("r", (5, 6), SamplingParams(max_tokens=1, seed=1))
+    arrival = Arrival(asyncio.get_running_loop().time())
+    lives = [dispatcher.admit(request, arrival) for _ in range(2)]
+    assert [live.flight is not None for live in lives] == [True, False]
+    assert dispatcher.queue.head() is lives[1]
+    for live in lives:
+        dispatcher.release(live)
 
 
 async def test_no_more_is_submitted_than_slots_allow(make_target, make_rig, collect) -> None:

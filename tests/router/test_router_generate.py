@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from paceline.v1 import common_pb2, router_pb2
+from typing import Any
+
+from paceline.v1 import common_pb2, router_pb2, target_pb2
+from router.target_link import TargetLink
 
 LENGTH = common_pb2.FINISH_REASON_LENGTH
 STOP = common_pb2.FINISH_REASON_STOP
@@ -33,6 +36,28 @@ async def test_tokens_come_back_as_they_are_emitted_with_their_text(make_target,
     assert rest[-1].finish_reason == LENGTH
     assert rest[-1].usage == router_pb2.Usage(prompt_tokens=len(ids), completion_tokens=4)
     assert rest[-1].stats == stats
+
+
+async def test_a_token_leaves_to_its_client_before_the_steps_report_is_worked_in(
+    monkeypatch, make_target, make_rig
+) -> None:
+    target = await make_target()
+    rig = await make_rig([target])
+    stream = await target.next_stream()
+    call = rig.generate(max_tokens=4)
+    submission = await stream.next_submission()
+    dispatcher = rig.router.dispatcher
+    work_in, taken = dispatcher.on_step, []
+
+    def on_step(link: TargetLink, **facts: Any) -> None:
+        taken.extend(live.taken for live in dispatcher.lives)
+        work_in(link, **facts)
+
+    monkeypatch.setattr(dispatcher, "on_step", on_step)
+    stream.tokens(submission.request, 0, [9], load=target_pb2.LoadReport(running_requests=1))
+    assert list((await call.read()).token_ids) == [9]
+    assert taken == [1]
+    call.cancel()
 
 
 async def test_the_stop_token_is_returned_without_text(make_target, make_rig, collect, tokenizer) -> None:
