@@ -40,7 +40,7 @@ class _Target:
         self.calibration = calibration
         self.policy = policy
         self.load: TargetLoad | None = None  # worked in last
-        self.joined = False
+        self.joined: bool | None = None  # as the target was told last
 
 
 class AdaptiveFleet:
@@ -127,9 +127,13 @@ class AdaptiveFleet:
             for key in target.policy.revise_following(now_s):
                 assert isinstance(key, LiveRequest)
                 changed[key] = None
-        if target.policy.joined != target.joined:
-            target.joined = target.policy.joined
-            link.set_batch_policy(join_rounds=target.joined)
+        joined = target.policy.joined
+        if joined or target.joined is not None:
+            # Of nothing that is planned: as targets do untold, where trees come soon.
+            joined |= target.policy.num_requests == 0
+            if joined != target.joined:
+                target.joined = joined
+                link.set_batch_policy(join_rounds=joined)
         return list(changed)
 
     def _calibrate(self, link: TargetLink) -> _Calibration | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from target_service.committer import Committer
 from target_service.deadline import StepTimes, TreeDeadline
@@ -92,6 +92,7 @@ class EngineLoop:
         self._step = 0  # the last one that is known
         self._over_s = 0.0  # when it was over
         self._has_asked = False  # since the last event that may make a request ask
+        self._asking_s = 0.0  # when they were last
         self._has_sent = False  # orders by the event loop, which needs the interpreter's lock for them
         self._has_looked = False  # for a step to launch behind the one under way, since anything changed
         self._due = Schedule()  # the last look's
@@ -142,16 +143,16 @@ class EngineLoop:
         return may_follow and not self._flights.is_full and not self._has_looked
 
     def _schedule(self, now_s: float) -> Schedule:
-        requests, limits = self._parts.requests, self._parts.requests.limits
-        if limits.join_rounds is None:
-            limits = replace(limits, join_rounds=self._tree_wait.is_short)
+        requests = self._parts.requests
+        join_rounds = requests.join_rounds
         moment = Moment(
             now_s,
             requests.num_decoding,
+            join_rounds=self._tree_wait.is_short if join_rounds is None else join_rounds,
             is_split=self._parts.halves.is_split,
             is_busy=len(self._flights) > 0,
         )
-        return schedule(requests.sequences.values(), limits, moment)
+        return schedule(requests.sequences.values(), requests.limits, moment)
 
     def _launch(self, due: Schedule, now_s: float) -> None:
         if not self._parts.runner.is_asynchronous:  # the launch is the step itself
@@ -190,7 +191,7 @@ class EngineLoop:
             self._waiting_since_s = None
             return IDLE_WAIT_S
         if self._waiting_since_s is None:
-            self._waiting_since_s = now_s
+            self._waiting_since_s = self._asking_s
         return min(max(until_s - now_s, 0.0), IDLE_WAIT_S)
 
     def _land(self) -> None:
@@ -204,7 +205,7 @@ class EngineLoop:
         self._hand_over_orders()
         asked_s = self._clock()
         free_s = max(flight.began_s, self._over_s)
-        self._over_s = flight.known_s if self._flights else asked_s
+        self._over_s = flight.known_s if self._flights else committed_s
         done = DoneStep(
             number=flight.number,
             planned=flight.planned,
@@ -235,6 +236,7 @@ class EngineLoop:
     def _ask_drafts(self, now_s: float) -> None:
         parts = self._parts
         self._has_asked = True
+        self._asking_s = now_s
         if not parts.drafts.followed:
             return
         self._hand_over_late()

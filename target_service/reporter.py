@@ -33,7 +33,7 @@ class StepMarks:
     committed_s: float
     asked_s: float  # the drafts, for the next round
     free_s: float  # when it began, or the step before was over, whichever is later
-    over_s: float  # when the next one may begin: known_s where that was launched already, else asked_s
+    over_s: float  # known_s where the next one was launched already, else committed_s
 
     @property
     def step_ms(self) -> float:

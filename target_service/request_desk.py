@@ -137,13 +137,23 @@ class RequestDesk:
             self._drafts.follow(seq)
 
     def set_policy(self, event: PolicySet) -> None:
-        """The strictest of all routers' wishes holds, within the flags; rounds are joined where one asks for it."""
+        """The strictest of all routers' wishes holds, within the flags."""
         before = self._policies.get(event.stream, PolicySet(event.stream))
         wishes = dataclasses.asdict(event)
         self._policies[event.stream] = dataclasses.replace(
             before, **{name: wish for name, wish in wishes.items() if wish is not None}
         )
         self._apply_policies()
+
+    @property
+    def join_rounds(self) -> bool | None:
+        """Whether one of the routers that have requests here wishes it; None: none of them says."""
+        policies = self._policies
+        if len(self._streams) > 1 and policies:
+            streams = {key.stream for key in self.sequences}
+            policies = {stream: policy for stream, policy in policies.items() if stream in streams}
+        wishes = [policy.join_rounds for policy in policies.values() if policy.join_rounds is not None]
+        return any(wishes) if wishes else None
 
     def begin_decoding(self, seq: Sequence) -> None:
         """The request's prompt is done."""
@@ -236,7 +246,6 @@ class RequestDesk:
         self.limits = Limits(
             max_rows=_least(bounds.limits.max_rows, (p.max_rows for p in policies)),
             chunked_prefill_size=_least(bounds.limits.chunked_prefill_size, (p.chunked_prefill_size for p in policies)),
-            join_rounds=_any([p.join_rounds for p in policies if p.join_rounds is not None]),
         )
         self.credits.set_slots(self.max_running_requests)
 
@@ -257,7 +266,3 @@ def _end_span(seq: Sequence, stats: SpeculationStats, reason: str) -> None:
 def _least(bound: int, wishes: Iterable[int | None]) -> int:
     """At least 1: a router cannot stop the others."""
     return max(1, min([bound, *(wish for wish in wishes if wish is not None)]))
-
-
-def _any(wishes: list[bool]) -> bool | None:
-    return any(wishes) if wishes else None

@@ -16,8 +16,6 @@ class Limits:
 
     max_rows: int  # trees and chunks together
     chunked_prefill_size: int  # prompt tokens
-    # Whether prompts and undrafted requests join the step of the trees that are on their way; None: the loop's to say.
-    join_rounds: bool | None = None
 
 
 class TreeTurn(NamedTuple):
@@ -61,6 +59,7 @@ class Moment:
 
     now_s: float
     num_decoding: int
+    join_rounds: bool = False  # prompts and undrafted requests join the step of the trees that are on their way
     is_split: bool = False  # trees of the two halves are verified apart
     is_busy: bool = False  # a step is under way: another is launched behind it only for the trees of the other half
 
@@ -112,7 +111,7 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> S
         return Schedule(until_s=until_s)
     elif until_s is not None:
         is_idle = not missing and not plain and not prompts
-        if is_idle or (limits.join_rounds and not is_late):
+        if is_idle or (moment.join_rounds and not is_late):
             return Schedule(until_s=until_s)
 
     num_roots = len(ready) + len(missing) + len(plain)

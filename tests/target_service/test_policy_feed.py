@@ -10,7 +10,7 @@ import pytest
 from paceline.types import Rung, SamplingParams, SpeculationDecision, TreeShape
 from paceline.v1 import target_pb2
 from target_service.codec import Edge, encode_batch
-from target_service.events import PolicySet, SpeculationUpdated
+from target_service.events import PolicySet, SpeculationUpdated, StreamOpened
 from tests.support.tiny_target import DRAFT, STREAM, always, off, random_prompt
 
 TREE = TreeShape(4, 3, 10)
@@ -158,6 +158,19 @@ def test_joined_prompts_and_plain_requests_wait_for_the_trees(loop, make_prophet
     assert loop.parts.requests.sequences and len(loop.emissions) == steps, "it stepped while a tree was on its way"
     draft.run()
     assert [output.tokens for output in outputs] == plain
+
+
+def test_a_router_without_requests_has_no_say_in_whether_rounds_are_joined(loop):
+    other = STREAM + 1
+    loop.put(StreamOpened(other))
+    loop.put(PolicySet(STREAM, join_rounds=False))
+    loop.put(PolicySet(other, join_rounds=True))
+    loop.submit(1, random_prompt(4), params=LONG)
+    loop.turn()
+    assert loop.parts.requests.join_rounds is False
+    loop.submit(2, random_prompt(5), params=LONG, stream=other)
+    loop.turn()
+    assert loop.parts.requests.join_rounds is True
 
 
 def test_the_rounds_of_merged_batches_are_appended_and_name_each_shape_once(loop, make_prophet):
