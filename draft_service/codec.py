@@ -8,11 +8,11 @@ from typing import cast
 
 from draft_service.events import Opening, RoundMessage, SyncMessage
 from draft_service.extend_codec import decode_round
+from draft_service.frame_codec import RoundFrame, parse_round
 from draft_service.info import DraftInfo
 from draft_service.lane_door import LaneOffer
 from draft_service.load import LoadFigures
 from draft_service.replies import SessionCode, SessionReply, StreamReplies, SyncReply, TreeReplies
-from draft_service.round_wire import RoundFrame, parse_round
 from paceline import __version__
 from paceline.codec import (
     decode_sampling_params,

@@ -20,13 +20,13 @@ from draft_service.codec import (
     encode_sync_reply,
 )
 from draft_service.events import Event, StreamEnd
+from draft_service.frame_codec import RoundFrame
 from draft_service.front import Front
 from draft_service.info import DraftInfo
 from draft_service.replies import SyncReply
 from draft_service.round_board import TimedRecord
 from draft_service.round_codec import encode_round
 from draft_service.round_lane import RoundLanes, RoundStream
-from draft_service.round_wire import RoundFrame
 from paceline.errors import PacelineError, WireError
 from paceline.peer_stream import first_message, refuse
 from paceline.v1 import draft_pb2, draft_pb2_grpc, verify_pb2

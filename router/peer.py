@@ -45,7 +45,7 @@ class TargetLoad:
     context_tokens: int = 0  # committed, of the requests that verified in it
     verified_requests: int = 0
     drafted_requests: int = 0  # of them with more than one node
-    tree_turnaround_ms: float = 0.0  # from the first ask for the step's trees until the last of them was there
+    tree_turnaround_ms: float = 0.0  # from the ask for a tree of the step until that was there, the longest
     mean_accepted_length: float = 0.0  # over the last speculative rounds, the extra token included
     accepted_by_depth: tuple[float, ...] = ()  # share of these rounds that accepted at least 1, 2, ... drafts
 

@@ -27,7 +27,7 @@ class Flight:
     is_queued: bool  # another was under way at its launch
     sessions: list[tuple[int, int]]  # session and round of each tree of the plan
     shapes: list[TreeShape | None]  # that the plan's first num_speculating requests were asking for
-    turnaround_s: float  # from the first ask for its trees until they were all there; 0 without any
+    turnaround_s: float  # from the ask for a tree of it until that was there, the longest; 0 without any
     is_followed: bool = False  # another was launched before it was over
     known_s: float = 0.0
 
@@ -98,7 +98,6 @@ class Flights:
 
 
 def _turnaround_s(due: Schedule) -> float:
-    sessions = [turn.seq.draft for turn in due.trees if turn.seq.draft is not None]
-    if not sessions:
-        return 0.0
-    return max(session.answered_at_s for session in sessions) - min(session.asked_at_s for session in sessions)
+    """Of the tree that took longest: they may have been asked for at different times."""
+    sessions = (turn.seq.draft for turn in due.trees)
+    return max((draft.answered_at_s - draft.asked_at_s for draft in sessions if draft is not None), default=0.0)

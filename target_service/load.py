@@ -26,7 +26,7 @@ class StepFigures:
     context_tokens: int = 0  # committed, of the requests that verified
     verified_requests: int = 0
     drafted_requests: int = 0  # of them with more than one node
-    tree_turnaround_ms: float = 0.0  # from the first ask for the step's trees until the last of them was there
+    tree_turnaround_ms: float = 0.0  # from the ask for a tree of the step until that was there, the longest
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class DoneStep:
     result: StepResult
     committed: Committed
     waited_s: float  # before the step, for trees alone
-    turnaround_s: float  # from the first ask for its trees until they were all there
+    turnaround_s: float  # from the ask for a tree of it until that was there, the longest
     is_alone: bool  # no other step was under way at the same time
     marks: StepMarks
 

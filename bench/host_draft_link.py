@@ -1,7 +1,7 @@
 """Times rounds through a draft's lane: from a target's message on the socket to the answer's last byte.
 
-    python -m bench.host_draft_lane --sessions 1,8,32,64 --draft-ms 0.85
-    python -m bench.host_draft_lane --sessions 1,32 --draft 127.0.0.1:9100 --shape 3,1,4
+    python -m bench.host_draft_link --sessions 1,8,32,64 --draft-ms 0.85
+    python -m bench.host_draft_link --sessions 1,32 --draft 127.0.0.1:9100 --shape 3,1,4
 
 Without --draft, a real service in a process of its own, whose head computes nothing and whose rounds only wait for
 --draft-ms; "host" is what a round takes beyond that. Every session commits 2 rows and asks for a tree. Milliseconds:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from google.protobuf.message import DecodeError
 
-from draft_service.round_wire import parse_round
+from draft_service.frame_codec import parse_round
 from engine.wire import to_raw
 from paceline.codec import encode_extend
 from paceline.rounds import ExtendColumns
