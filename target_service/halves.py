@@ -143,5 +143,6 @@ class Halves:
 
 
 def _key(window: _Window) -> tuple[int, int]:
-    """The load, however it is run."""
-    return round(math.log2(window.requests / window.steps)), round(math.log2(window.nodes / window.trees))
+    """The load, however it is run. Requests that end with a step are not counted: of short ones, none may be left."""
+    requests = max(1.0, window.requests / window.steps)
+    return round(math.log2(requests)), round(math.log2(window.nodes / window.trees))

@@ -81,6 +81,24 @@ def test_a_way_that_becomes_slower_is_left():
     assert not target.halves.is_split
 
 
+def test_requests_that_each_end_in_their_first_round_are_a_load_as_well():
+    halves = Halves(TIMES, enabled=True)
+    for number in range(64):
+        is_round = number % 2 == 1  # a prompt, then its only tree, which ends the request
+        halves.observe(
+            SteppedTrees(
+                requests=0,
+                rows=4,
+                trees=int(is_round),
+                nodes=4 if is_round else 0,
+                device_ms=4.8,
+                spent_ms=7.0,
+                over_s=0.007 * number,
+            )
+        )
+    assert not halves.is_split
+
+
 def test_nothing_is_split_where_that_is_off():
     target = Target(Halves(TIMES, enabled=False))
     target.run(5.0, trees=32, nodes=4, whole_ms=14.0, half_ms=6.0)
