@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from paceline.errors import ConfigError
 
 _PROGRAM = "nvidia-cuda-mps-control"
-_ANSWER_S = 10.0  # of the control program
+_SILENT = -1  # in place of an exit code
 
 
 class MpsDaemon:
@@ -22,14 +22,15 @@ class MpsDaemon:
     of the GPU changes. In return a fault of one client on the GPU ends the others on it.
     """
 
-    def __init__(self) -> None:
-        """Raises ConfigError where the program is missing."""
+    def __init__(self, *, answer_s: float = 10.0) -> None:
+        """answer_s: that the program may take for one call. Raises ConfigError where it is missing."""
         if shutil.which(_PROGRAM) is None:
             raise ConfigError(
                 f"--mps is set, but {_PROGRAM} is not on the PATH: install it, it comes with NVIDIA's driver, or leave "
                 "--mps out"
             )
         self._folder = ""
+        self._answer_s = answer_s
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -59,15 +60,18 @@ class MpsDaemon:
         environment = {**os.environ, **self.environment}
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         with tempfile.TemporaryFile("w+") as output:
-            done = subprocess.run(
-                [_PROGRAM, *flags],
-                input=says,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=_ANSWER_S,
-                env=environment,
-                check=False,
-            )
+            try:
+                done = subprocess.run(
+                    [_PROGRAM, *flags],
+                    input=says,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    timeout=self._answer_s,
+                    env=environment,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                return _SILENT, f"no answer for {self._answer_s:g} s"
             output.seek(0)
             return done.returncode, output.read().strip()

@@ -41,6 +41,14 @@ def test_a_daemon_that_does_not_start_says_what_it_said(program):
     assert not os.path.exists(daemon.environment["CUDA_MPS_PIPE_DIRECTORY"])
 
 
+def test_a_program_that_does_not_answer_is_given_up(program):
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    daemon = MpsDaemon(answer_s=0.1)
+    with pytest.raises(ConfigError, match=r"does not start: no answer for 0\.1 s"):
+        daemon.start()
+    assert not os.path.exists(daemon.environment["CUDA_MPS_PIPE_DIRECTORY"])
+
+
 def test_without_the_program_the_flag_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="--mps is set, but nvidia-cuda-mps-control is not on the PATH"):
