@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from engine.extend_batch import ExtendBatch, joined, rows_of
+from engine.extend_batch import ExtendBatch, joined
 from engine.pool import HeadCache
 from engine.ragged import indptr
 from kernels.ops import AttentionBatch
@@ -43,6 +43,7 @@ def split_rows(batch: ExtendBatch, max_rows: int) -> Iterator[RowBatch]:
         return
     stops = batch.num_rows.cumsum()
     starts = stops - batch.num_rows
+    features = joined(batch.features)
     for first in range(0, num_rows, max_rows):
         last = min(first + max_rows, num_rows)
         began, ended = starts.clip(first, last), stops.clip(first, last)
@@ -52,7 +53,7 @@ def split_rows(batch: ExtendBatch, max_rows: int) -> Iterator[RowBatch]:
             batch,
             _Pieces(places, base_len, (ended - began)[places], stops[places] == ended[places]),
             tokens=batch.tokens[first:last],
-            features=rows_of([joined(batch.features)], [first], [last]),
+            features=(features[first:last],),
         )
 
 
