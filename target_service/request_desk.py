@@ -60,9 +60,8 @@ class RequestDesk:
         tracer: Tracer = _NO_TRACES,
     ) -> None:
         self.sequences: dict[RequestKey, Sequence] = {}  # in order of arrival
-        self.num_decoding = (
-            0  # of them past their prompt: prompts do not count as decode load, or the ladder would flap
-        )
+        # Of them past their prompt: prompts do not count as decode load, or the ladder would flap.
+        self.num_decoding = 0
         self.table = SequenceTable(
             bounds.max_running_requests, context_length=bounds.context_length, page_size=allocator.page_size
         )
