@@ -174,7 +174,6 @@ class _Scratch:
         local_len = level * topk
         return tree_attention(
             first_pages(self._page_ids[:num_sessions], prefix_len + local_len, self._page_size),
-            self._page_size,
             prefix_len=prefix_len,
             local_len=local_len,
             counts=topk,

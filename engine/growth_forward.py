@@ -209,11 +209,10 @@ class GrowthForward:
 
     def _beam_batch(self, growers: Growers, shape: GrowthShape) -> AttentionBatch:
         """Of the first beam, with the pages of all later ones."""
-        count, page_size = len(growers.places), growers.page_size
+        count = len(growers.places)
         topk = np.full(count, shape.topk)
         return tree_attention(
-            first_pages(growers.page_ids, growers.committed_len + shape.num_scratch, page_size),
-            page_size,
+            first_pages(growers.page_ids, growers.committed_len + shape.num_scratch, growers.page_size),
             prefix_len=growers.committed_len,
             local_len=topk,
             counts=topk,

@@ -62,6 +62,7 @@ class Pages(NamedTuple):
 
     indptr: np.ndarray  # int32 [b + 1]
     ids: np.ndarray  # int32 [sum of pages]
+    page_size: int
 
 
 def first_pages(page_ids: np.ndarray, num_tokens: np.ndarray, page_size: int) -> Pages:
@@ -69,13 +70,12 @@ def first_pages(page_ids: np.ndarray, num_tokens: np.ndarray, page_size: int) ->
     counts = (num_tokens + (page_size - 1)) // page_size
     width = max(counts.tolist())
     if len(counts) == 1:
-        return Pages(np.array((0, width), np.int32), page_ids[0, :width])
-    return Pages(indptr(counts), page_ids[:, :width][np.arange(width) < counts[:, None]])
+        return Pages(np.array((0, width), np.int32), page_ids[0, :width], page_size)
+    return Pages(indptr(counts), page_ids[:, :width][np.arange(width) < counts[:, None]], page_size)
 
 
 def tree_attention(
     pages: Pages,
-    page_size: int,
     *,
     prefix_len: np.ndarray,
     local_len: np.ndarray,
@@ -92,7 +92,7 @@ def tree_attention(
         page_ids=pages.ids,
         is_causal=np.zeros(len(counts), np.bool_),
         ancestors=ancestors,
-        page_size=page_size,
+        page_size=pages.page_size,
     )
 
 
@@ -151,6 +151,6 @@ def _row_batch(batch: ExtendBatch, pieces: _Pieces, *, tokens: np.ndarray, featu
             page_ids=pages.ids,
             is_causal=np.ones(len(places), np.bool_),
             ancestors=np.zeros(len(tokens), np.uint64),
-            page_size=batch.page_size,
+            page_size=pages.page_size,
         ),
     )
