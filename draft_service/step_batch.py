@@ -99,7 +99,7 @@ class StepBatch:
     def last_row(self, place: int) -> Rows:
         """Of one session."""
         stop = int(self.num_rows[: place + 1].sum())
-        return Rows(self.tokens[stop - 1 : stop], joined(self.features)[stop - 1 : stop])
+        return Rows(self.tokens[stop - 1 : stop], _row(self.features, stop - 1))
 
 
 def shape_numbers(shape: TreeShape | None) -> tuple[int, int, int, int]:
@@ -107,3 +107,12 @@ def shape_numbers(shape: TreeShape | None) -> tuple[int, int, int, int]:
     if shape is None:
         return (0, 0, 0, 0)
     return (shape.num_steps, shape.eagle_topk, shape.num_draft_tokens, shape.min_path_permille)
+
+
+def _row(parts: Sequence[Tensor], place: int) -> Tensor:
+    """[1, feature_size]: one row of all parts together, which are not joined for it: they may be megabytes."""
+    for part in parts:
+        if place < len(part):
+            return part[place : place + 1]
+        place -= len(part)
+    raise AssertionError("there are not so many rows")

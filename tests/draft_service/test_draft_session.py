@@ -232,3 +232,14 @@ def test_a_tree_without_new_rows_starts_from_the_last_row_after_its_message_is_g
     s.extend(ask(2, 5, 0))
     work = s.take(100)
     assert (work.base_len, work.rows.tokens.tolist(), work.rows.features.tolist()) == (4, [4], [[4.0]])
+
+
+def test_each_sessions_last_row_is_its_own_among_the_parts_that_a_batch_came_in() -> None:
+    first, second = session(), session()
+    first.extend(ask(1, 0, 3))
+    second.extend(ask(1, 0, 5))
+    batch = StepBatch.of_work([(first, first.take(100)), (second, second.take(100))])
+    assert len(batch.features) == 2
+    for place, row in enumerate((2, 4)):
+        last = batch.last_row(place)
+        assert (last.tokens.tolist(), last.features.tolist()) == ([row], [[float(row)]])
