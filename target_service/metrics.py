@@ -39,6 +39,9 @@ class TargetMetrics:
         )
         self._rounds = counter("paceline_target_rounds", "Verify rounds, one-node rounds included.")
         self._late_rounds = counter("paceline_target_late_rounds", "Rounds whose tree did not come in time.")
+        self._overlapped = counter(
+            "paceline_target_overlapped_steps", "Steps beside which another was under way: rounds in halves."
+        )
         self._trees = counter("paceline_target_trees", "Trees that arrived, by what became of them.", ("verdict",))
         self._losses = counter("paceline_target_draft_losses", "Connections to drafts lost.", ("draft", "reason"))
         self._refused = counter("paceline_target_sessions_refused", "Sessions that a draft refused or lost.", ("code",))
@@ -67,6 +70,10 @@ class TargetMetrics:
         self._step_seconds.observe(figures.step_ms / 1e3)
         if figures.tree_wait_ms:
             self._tree_wait.observe(figures.tree_wait_ms / 1e3)
+
+    def overlapped_step(self) -> None:
+        """The step had another beside it."""
+        self._overlapped.inc()
 
     def rounds(self, num_nodes: np.ndarray, accept_length: np.ndarray, *, num_late: int) -> None:
         """The verify rounds of one step: int [b] each."""

@@ -113,6 +113,8 @@ class Reporter:
         )
         metrics = self._parts.metrics
         metrics.step(figures, emitted_tokens=done.committed.news.num_tokens)
+        if not done.is_alone:
+            metrics.overlapped_step()
         metrics.rounds(num_nodes, done.result.walk.accept_length[:num_decoding], num_late=len(done.planned.late))
         self._emit(self._load(figures), _record(done))
 
