@@ -24,6 +24,7 @@ import grpc
 import numpy as np
 
 from bench.host_round import serve_draft, serving
+from paceline.address import host_of
 from paceline.codec import encode_sampling_params, fill_extend
 from paceline.frames import FrameSocket, frame
 from paceline.rounds import ExtendColumns, RawTensor
@@ -113,7 +114,7 @@ def connected(address: str) -> Iterator[LaneTarget]:
         call = stub.Speculate(iter(requests.get, None))
         lane = next(call).lane
         assert lane.port, "the draft offers no lane"
-        with socket.create_connection((address.rpartition(":")[0], lane.port)) as sock:
+        with socket.create_connection((host_of(address), lane.port)) as sock:
             sock.sendall(frame(lane.token))
             target = LaneTarget(info, sock)
             yield target

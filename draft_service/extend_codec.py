@@ -6,13 +6,11 @@ from typing import cast
 
 import numpy as np
 
-from paceline.codec import decode_extend
-from paceline.errors import InvalidInputError, WireError
-from paceline.rounds import ITEM_SIZES, ExtendColumns, RawTensor
+from paceline.codec import decode_extend, decode_tensor
+from paceline.errors import InvalidInputError
+from paceline.rounds import ExtendColumns
 from paceline.types import tree_shape
-from paceline.v1 import common_pb2, verify_pb2
-
-_DTYPES = {getattr(common_pb2, f"DTYPE_{name.upper()}"): name for name in ITEM_SIZES}
+from paceline.v1 import verify_pb2
 
 
 def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *, vocab_size: int) -> ExtendColumns:
@@ -43,16 +41,9 @@ def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *
         num_draft_tokens=num_nodes,
         min_path_permille=least,
         verified_id=np.array(tokens, np.int32),
-        hidden_states=_features(message.hidden_states, features),
+        # As good as bytes for whoever copies them.
+        hidden_states=decode_tensor(message.hidden_states, cast("bytes | None", features)),
     )
-
-
-def _features(message: common_pb2.Tensor, features: memoryview | None) -> RawTensor:
-    dtype = _DTYPES.get(message.dtype)
-    if dtype is None:
-        raise WireError(f"hidden_states has the unknown dtype {message.dtype}")
-    data = message.data if features is None else cast("bytes", features)  # as good as bytes for whoever copies them
-    return RawTensor(dtype, tuple(message.shape), data)
 
 
 def _check_shapes(proposes: list[int], shapes: list[list[int]]) -> None:

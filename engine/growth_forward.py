@@ -15,9 +15,10 @@ from engine.draft_batch import min_scores
 from engine.extend_batch import Noise
 from engine.graph_capture import Capture, Launch
 from engine.head_model import HeadModel
+from engine.pages import slots_at
 from engine.pool import HeadCache
 from engine.proposal_ranking import NoiseRows, Ranked, rank_greedy, rank_noised
-from engine.row_batch import first_pages, slots_at, spare_batch, tree_attention
+from engine.row_batch import first_pages, spare_batch, tree_attention
 from kernels.growth import BeamRows, GrowingTrees, GrowthInputs, GrowthShape
 from kernels.ops import AttentionBatch, AttentionPlan
 from kernels.upload import Upload

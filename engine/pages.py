@@ -9,7 +9,7 @@ import numpy as np
 from paceline.admission import pages_for
 from paceline.errors import OutOfPagesError
 
-__all__ = ["HeldPages", "OutOfPagesError", "PageAllocator", "PageTable", "pages_for"]
+__all__ = ["HeldPages", "OutOfPagesError", "PageAllocator", "PageTable", "pages_for", "slots_at"]
 
 
 class PageAllocator:
@@ -74,6 +74,12 @@ class HeldPages:
         """int64 [stop - start]: the slot of each position in [start, stop), all within capacity."""
         positions = np.arange(start, stop)
         return self.page_ids[positions // self.page_size].astype(np.int64) * self.page_size + positions % self.page_size
+
+
+def slots_at(page_ids: np.ndarray, places: np.ndarray, positions: np.ndarray, page_size: int) -> np.ndarray:
+    """int64: the slot of each position of the sequence in row ``places`` of page_ids. The arrays broadcast."""
+    page, offset = np.divmod(positions, page_size)
+    return page_ids[places, page] * np.int64(page_size) + offset
 
 
 class PageTable(HeldPages):

@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from engine.extend_batch import ExtendBatch, joined
+from engine.pages import slots_at
 from engine.pool import HeadCache
 from engine.ragged import indptr
 from kernels.ops import AttentionBatch
@@ -109,12 +110,6 @@ def spare_batch(cache: HeadCache, num_rows: int) -> AttentionBatch:
         ancestors=np.ones(num_rows, np.uint64),
         page_size=cache.page_size,
     )
-
-
-def slots_at(page_ids: np.ndarray, places: np.ndarray, positions: np.ndarray, page_size: int) -> np.ndarray:
-    """int64: the slot of each position of the sequence in row ``places`` of page_ids. The arrays broadcast."""
-    page, offset = np.divmod(positions, page_size)
-    return page_ids[places, page] * np.int64(page_size) + offset
 
 
 class _Pieces(NamedTuple):

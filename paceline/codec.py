@@ -40,12 +40,12 @@ _RESERVED_SAMPLING = (
 )
 
 
-def decode_tensor(message: common_pb2.Tensor) -> RawTensor:
-    """Raises WireError where dtype, shape and bytes disagree."""
+def decode_tensor(message: common_pb2.Tensor, data: bytes | None = None) -> RawTensor:
+    """data: the bytes, where the message is without. Raises WireError where dtype, shape and bytes disagree."""
     dtype = _DTYPES.get(message.dtype)
     if dtype is None:
         raise WireError(f"a tensor has the unknown dtype {message.dtype}")
-    return RawTensor(dtype, tuple(message.shape), message.data)
+    return RawTensor(dtype, tuple(message.shape), message.data if data is None else data)
 
 
 def encode_tensor(tensor: RawTensor) -> common_pb2.Tensor:

@@ -94,19 +94,15 @@ class DraftAsker:
 
 
 def _balance(asked: list[Sequence], followed: Collection[Sequence]) -> None:
-    """MUTATES asked: puts them into halves, each where it was, but for those that are too many there."""
+    """MUTATES asked, of followed: puts them into halves, each where it was, but for those that are too many there."""
     sizes = [0, 0]
-    chosen = {seq.key for seq in asked}
     for seq in followed:
         session = seq.draft
-        if (
-            session is not None
-            and (session.is_asking or session.tree is not None or seq.is_running)
-            and seq.key not in chosen
-        ):
+        if session is not None and (session.is_asking or session.tree is not None or seq.is_running):
             sizes[seq.half] += 1
-    most = (sum(sizes) + len(asked)) // 2 + _HALVES_DIFFER
-    for seq in asked:
-        if sizes[seq.half] >= most:
+    most = sum(sizes) // 2 + _HALVES_DIFFER
+    for seq in reversed(asked):
+        if sizes[seq.half] > most:
+            sizes[seq.half] -= 1
             seq.half ^= 1
-        sizes[seq.half] += 1
+            sizes[seq.half] += 1

@@ -67,11 +67,8 @@ class FeatureRows:
         self._is_reading = True
         if len(slots) > self._reads.num_rows:
             self._reads = _Staging(self._pool, num_rows=2 * len(slots))
-        if self._reader is None:
+        with torch.cuda.stream(self._reader):  # on the CPU, of none: does nothing
             self._reads.fetch(self._pool.index_select(0, self._reads.upload(slots)))
-        else:
-            with torch.cuda.stream(self._reader):
-                self._reads.fetch(self._pool.index_select(0, self._reads.upload(slots)))
 
     def protect_reads(self) -> None:
         """Before a step is launched: it begins when the device has read what was ordered."""

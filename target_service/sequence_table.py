@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.pages import pages_for
+from engine.pages import pages_for, slots_at
 from engine.sampling import sampling_batch
 from kernels.ops import SamplingBatch
 from paceline.tree import MAX_NODES
@@ -103,8 +103,7 @@ class SequenceTable:
 
     def slots_at(self, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """int64 [n]: the slot of each position."""
-        page, offset = np.divmod(positions, self.page_size)
-        return self.page_ids[rows, page] * np.int64(self.page_size) + offset
+        return slots_at(self.page_ids, rows, positions, self.page_size)
 
     def stops_at(self, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         """bool [n]: whether the token ends the request of the row."""
