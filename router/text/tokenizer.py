@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from paceline.errors import ModelLoadError
 from router.text.byte_level import ByteLevelDetokenizer, byte_table
 from router.text.detokenizer import Detokenizer
+from router.text.pieces import PieceEncoder
 from router.text.windowed import WindowDetokenizer, WindowVocabulary
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -26,6 +27,7 @@ class TextTokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
+        self._pieces = PieceEncoder(tokenizer)
         self._special_ids = frozenset(
             token_id for token_id, token in tokenizer.get_added_tokens_decoder().items() if token.special
         )
@@ -62,6 +64,8 @@ class TextTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids; special tokens spelt in the text are recognised, those a text begins with are added on demand."""
+        if not add_special_tokens:
+            return self._pieces.encode(text)
         return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
