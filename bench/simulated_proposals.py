@@ -11,9 +11,13 @@ from bench.simulated_steps import LEAST_SAMPLES, Points, samples
 from bench.simulated_world import parse_proposals, parse_shape
 from bench.target_link import StepSample
 from paceline.types import TreeShape
-from router.cost_model import RPC_MS, TREE_MS
+from router.tree_costs import RPC_MS, SESSION_MS
 
-_PRIOR = ((1.0, 1.0), (RPC_MS, RPC_MS), (TREE_MS, TREE_MS))  # by the warm-up's times, of a message, of each session
+_PRIOR = (
+    (1.0, 1.0),
+    (RPC_MS, RPC_MS),
+    (SESSION_MS, SESSION_MS),
+)  # by the warm-up's times, of a message, of each session
 
 
 def served_proposals(calibration: dict[str, Any], points: Points, extra_ms: float) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from bench.simulated_proposals import served_proposals
 from bench.simulated_steps import samples, served_steps
 from bench.simulated_world import World, parse_world
 from paceline.errors import ConfigError
-from router.cost_model import RPC_MS
+from router.tree_costs import RPC_MS
 
 _SKILLS = np.linspace(-3.0, 3.0, 61)
 _ROUND_VARIANCE = 0.8  # of a round's accepted drafts

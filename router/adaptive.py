@@ -12,12 +12,13 @@ import numpy as np
 from paceline.types import TreeShape, shape_at
 from router.acceptance import AcceptanceModel, RoundsSeen
 from router.attendance import Attendance
-from router.cost_model import Batch, CostModel
+from router.cost_model import CostModel
 from router.following import Following
 from router.goodput import Prompts
 from router.plan_rows import PlannerSettings
 from router.planner import Situation, TargetPlanner
 from router.rungs import Ladder
+from router.step_costs import Batch
 
 PLAN_INTERVAL_S = 0.1  # between two looks at the plan; one takes a millisecond or two
 
@@ -121,6 +122,8 @@ class TargetPolicy:
             return
         num_late, self._num_late = self._num_late, 0
         growths, self._growths = self._growths, set()
+        if report.drafted or num_late:
+            self._growth = next(iter(growths), None)
         if report.requests:
             self._context_tokens = report.context_tokens / report.requests
         if now_s - self._observed_s >= _OBSERVE_INTERVAL_S:
@@ -141,26 +144,28 @@ class TargetPolicy:
         and would look slower than they are when no tree is.
         """
         is_beside_work = self._had_prompts and not report.prefill_tokens
-        if not (self.costs.shares_host and (is_beside_work or num_late)):
-            batch = Batch(report.requests, report.context_tokens, report.drafted, self._beside_ms(report))
-            self.costs.observe_step(report.rows, batch, report.step_ms)
+        beside_ms = self._beside_ms(report)
+        if beside_ms is not None and not (self.costs.shares_host and (is_beside_work or num_late)):
+            batch = Batch(report.requests, report.context_tokens, report.drafted, beside_ms)
+            self.costs.steps.observe(report.rows, batch, report.step_ms)
         num_asked = report.drafted + num_late
         taken_ms = max(report.turnaround_ms, self._waited_ms(report, num_asked))
         is_catching_up = not self._is_warm or (self.costs.shares_host and self._had_prompts)
         if taken_ms <= 0 or is_catching_up or len(growths) != 1:
             return
-        growth = self._growth = growths.pop()
+        growth = growths.pop()
         sessions = max(1, num_asked // self.num_drafts)
-        if num_late:
-            self.costs.observe_late(growth, sessions, taken_ms)
-        else:
-            self.costs.observe_wait(growth, sessions, taken_ms)
+        beside = 1.0 - min(1.0, report.wait_ms / taken_ms)
+        observe = self.costs.trees.observe_late if num_late else self.costs.trees.observe
+        observe(growth, sessions, taken_ms, beside=beside)
 
-    def _beside_ms(self, report: StepReport) -> float:
-        """That a draft was at work for requests that the step left out."""
+    def _beside_ms(self, report: StepReport) -> float | None:
+        """That a draft was at work for requests that the step left out; None where nobody said what for."""
         num_away = report.decoding - report.requests
-        if self._growth is None or not self._is_warm or num_away < _LEAST_AWAY * report.decoding:
+        if not self._is_warm or num_away < _LEAST_AWAY * report.decoding:
             return 0.0
+        if self._growth is None:
+            return None
         return float(self.costs.draft_ms(self._growth, np.array([num_away / self.num_drafts]))[0])
 
     def _waited_ms(self, report: StepReport, num_asked: int) -> float:

@@ -1,48 +1,72 @@
-"""LeakyFit: a linear model that starts from what is known, follows what is seen, and forgets."""
+"""DriftingFit: a linear model that starts from what is known, follows what is seen, and forgets."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from router.cost_tables import Floats
 
-class LeakyFit:
-    """Bayesian linear regression with exponential forgetting towards its prior.
+LEAST_NOISE_MS = 0.1  # of a measured time
+LEAST_FACTOR = 0.05  # of a table's time: nothing takes less
+_HUBER = 3.0  # standard deviations
+OUTLIER = 3.0  # times what was expected, at most: a pause of the machine teaches nothing
 
-    Where all that is seen lies at one load, the residual goes to the features whose prior is widest, and the
-    others stay as they were calibrated. So a fit from one batch size does not spoil the slope by rows.
+
+class Weight(NamedTuple):
+    """What is known of one before anything was seen."""
+
+    mean: float
+    std: float
+    least: float  # it is never below
+    memory: float  # observations over which it drifts back to that, whatever they are of
+
+
+class DriftingFit:
+    """A Kalman filter whose weights each drift back to their prior, an Ornstein-Uhlenbeck process (Särkkä and Svensson,
+    "Bayesian Filtering and Smoothing", chapters 4 and 7).
+
+    All weights are one belief, with what ties them. So where what was seen can be explained in two ways, each takes
+    the share that its prior allows, and what is seen later of one corrects the other; weights that were corrected apart
+    would drift apart instead, with nothing but their sum right.
     """
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], *, least: Sequence[float], forget: float) -> None:
-        """mean and std: of each weight, the prior. least: that each can be. forget: share of what was seen that one
-        observation drops."""
-        self._prior_precision = np.diag(np.array(std) ** -2.0)
-        self._prior_moment = self._prior_precision @ np.array(mean)
-        self._precision = self._prior_precision.copy()
-        self._moment = self._prior_moment.copy()
-        self._least = np.array(least)
-        self._forget = forget
-        self._weights: list[float] | None = list(mean)
+    def __init__(self, weights: Sequence[Weight]) -> None:
+        means, stds, least, memories = (np.array(column) for column in zip(*weights, strict=True))
+        self._prior_mean: Floats = means
+        self._least: Floats = least
+        self._keep: Floats = np.exp(-1.0 / memories)
+        self._renewed: Floats = (1.0 - self._keep**2) * stds**2
+        self._both_kept = np.outer(self._keep, self._keep)
+        self._mean: Floats = means.copy()
+        self._covariance: Floats = np.diag(stds**2)
 
     @property
-    def weights(self) -> list[float]:
-        """The posterior mean of each, or the least where that is below it."""
-        if self._weights is None:
-            self._weights = np.maximum(np.linalg.solve(self._precision, self._moment), self._least).tolist()
-        return self._weights
+    def weights(self) -> Floats:
+        """What is believed. Not to be changed."""
+        return self._mean
 
-    def expect(self, features: Sequence[float]) -> float:
-        return sum(weight * feature for weight, feature in zip(self.weights, features, strict=True))
+    def expect(self, features: Floats) -> float:
+        return float(features @ self._mean)
 
-    def variance(self, features: Sequence[float]) -> float:
-        """Of what is expected."""
-        return float(features @ np.linalg.solve(self._precision, np.array(features)))
+    def observe(self, features: Floats, value: float, *, noise: float) -> None:
+        """One observation: value = features . weights, give or take noise (a standard deviation).
 
-    def observe(self, features: Sequence[float], value: float, *, noise: float) -> None:
-        """One observation: value = features . weights, give or take noise (a standard deviation)."""
-        keep, forget = 1.0 - self._forget, self._forget
-        scaled = np.array(features) / noise
-        self._precision = keep * self._precision + forget * self._prior_precision + np.outer(scaled, scaled)
-        self._moment = keep * self._moment + forget * self._prior_moment + scaled * (value / noise)
-        self._weights = None
+        A surprise past _HUBER standard deviations counts as that: one step into which other work fell moves little, and
+        a lasting change is followed all the same.
+        """
+        mean = self._prior_mean + self._keep * (self._mean - self._prior_mean)
+        covariance = self._both_kept * self._covariance
+        covariance.flat[:: len(mean) + 1] += self._renewed
+        shared = covariance @ features
+        variance = float(features @ shared) + noise**2
+        gain, most = shared / variance, _HUBER * variance**0.5
+        mean += gain * min(max(value - float(features @ mean), -most), most)
+        covariance -= np.outer(gain, shared)
+        for index in np.nonzero(mean < self._least)[0].tolist():
+            missing = self._least[index] - mean[index]
+            if missing > 0.0:  # the ones before may have moved it
+                mean += missing / covariance[index, index] * covariance[index]
+        self._mean, self._covariance = np.maximum(mean, self._least), covariance

@@ -10,6 +10,7 @@ every batch size, for the target to follow without asking.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,13 +19,17 @@ from numpy.typing import NDArray
 
 from paceline.types import TreeShape
 from router.acceptance import Ints
-from router.cost_model import Batch, Costs
+from router.cost_model import Costs
 from router.cost_tables import Floats
 from router.shape_menu import OFF, ShapeMenu
+from router.step_costs import Batch
 
 # Prices of a row, in tokens: from "rows are free" to "no draft is worth a row".
 _PRICES = np.concatenate([[0.0], np.geomspace(0.004, 0.7, 15)])
 _TREE_PRICES = np.array([0.0, 0.25, 0.5, 0.75, 1.0, 1.5])  # of a tree, whatever its size: what it takes the hosts
+# Of the larger of two values with the same normal distribution: its mean above theirs and the scale of a logistic
+# distribution as wide, both in their standard deviations.
+_LARGER_MEAN, _LARGER_SCALE = 0.56, 0.46
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,8 @@ class Goodput:
             wait=self._of_growths(self._costs.wait_ms, largest, num_on / crowd.num_drafts),
         )
         if self._costs.overlaps:
-            work.half_wait = self._of_growths(self._costs.wait_ms, largest, num_on / 2 / crowd.num_drafts)
+            beside = functools.partial(self._costs.wait_ms, beside=1.0)
+            work.half_wait = self._of_growths(beside, largest, num_on / 2 / crowd.num_drafts)
             work.half_draft = self._of_growths(self._costs.draft_ms, largest, num_on / 2 / crowd.num_drafts)
         return self._cycle(crowd, sizes, prompts, work)
 
@@ -171,7 +177,12 @@ class Goodput:
 
     def _halves(self, whole: Batch, prompts: Prompts, work: _Round, by_draft: Floats) -> Floats:
         """[batches, options]: ms of a round in which each half, with the half of all else, is verified while the trees
-        of the other are on their way. by_draft: that a prompt adds beside its step."""
+        of the other are on their way. by_draft: that a prompt adds beside its step.
+
+        A half's trees are due when the other's step ends. If they come later that step's successor waits, and the
+        other half's trees win as much time: so a round is a step and the longest of a step and both halves' ways, which
+        spread around their mean. Ways that are mostly shorter than a step cost something, too.
+        """
         assert work.half_wait is not None
         half = Batch(whole.requests / 2, whole.context_tokens / 2, whole.trees / 2, work.half_draft)
         bare = self._costs.step_ms(work.rows / 2, half)
@@ -179,7 +190,10 @@ class Goodput:
         prompt_share = np.minimum(1.0, prompts.steps_per_s * steps_ms / 1e3)
         with_prompt = self._costs.step_ms(work.rows / 2 + prompts.tokens_per_step, half)
         verify = bare + prompt_share * (with_prompt - bare + by_draft)
-        round_ms: Floats = np.maximum(2.0 * verify, verify + work.half_wait)
+        spread = np.maximum(self._costs.wait_spread * work.half_wait, 1e-3)
+        way = work.half_wait + self._costs.tree_ms * half.trees + _LARGER_MEAN * spread
+        scale = _LARGER_SCALE * spread
+        round_ms: Floats = 2.0 * verify + scale * np.logaddexp(0.0, (way - verify) / scale)
         return round_ms
 
 

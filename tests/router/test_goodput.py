@@ -9,10 +9,11 @@ import pytest
 
 from paceline.types import TreeShape
 from router.acceptance import AcceptanceModel
-from router.cost_model import TREE_MS, Batch, CostModel
+from router.cost_model import CostModel
 from router.cost_tables import ProposeTable, StepTable
 from router.goodput import Crowd, Goodput, Prompts
 from router.shape_menu import OFF, ShapeMenu
+from router.step_costs import TREE_MS, Batch
 
 CHAIN, TREE = TreeShape(3, 1, 4), TreeShape(5, 4, 16)
 MENU = ShapeMenu((CHAIN, TREE))
@@ -99,7 +100,7 @@ def test_with_prompts_in_most_steps_trees_join_them() -> None:
 def test_longer_contexts_favour_larger_trees() -> None:
     slow = CostModel(H200, DRAFT)
     for _ in range(300):
-        slow.observe_step(64, Batch(64, 400_000), 25.0)
+        slow.steps.observe(64, Batch(64, 400_000), 25.0)
     short, long = (
         Goodput(MENU, slow).best(
             Crowd(np.ones(1), crowd(0.0).lengths, context_tokens=tokens, num_drafts=1), np.array([96.0]), NO_PROMPTS
@@ -110,18 +111,31 @@ def test_longer_contexts_favour_larger_trees() -> None:
     assert sizes[1] > sizes[0]
 
 
-def test_in_halves_a_round_is_two_steps_or_a_step_and_the_trees_of_a_half() -> None:
+def test_in_halves_a_round_is_two_steps_and_what_the_trees_come_late_by() -> None:
     length = float(AcceptanceModel(MENU).lengths(np.zeros(1))[0, MENU.index[CHAIN]])
     for batch in (8, 96):
         costs = CostModel(H200, DRAFT, overlaps=True)
         half = Batch(batch / 2, 0.0, batch / 2, float(costs.draft_ms(CHAIN, np.array([batch / 2]))[0]))
         step_ms = float(costs.step_ms(np.array([4.0 * batch / 2]), half)[0])
-        wait_ms = float(costs.wait_ms(CHAIN, np.array([batch / 2]))[0])
-        halved = batch * length / max(2 * step_ms, step_ms + wait_ms) * 1e3
+        wait_ms = float(costs.wait_ms(CHAIN, np.array([batch / 2]), beside=1.0)[0])
+        least_ms = max(2 * step_ms, step_ms + wait_ms + TREE_MS * batch / 2)
+        slowest, fastest = (batch * length / ms * 1e3 for ms in (least_ms + wait_ms * costs.wait_spread, least_ms))
         at_once = rate(crowd(0.0), batch, CHAIN)
         choice = Goodput(MENU, costs).of(crowd(0.0), batch, NO_PROMPTS, np.array([MENU.index[CHAIN]]))
-        assert choice.goodput == pytest.approx(max(halved, at_once))
-        assert (halved > at_once) == (batch == 96), "small rounds would read the weights twice for nothing"
+        assert max(slowest, at_once) <= choice.goodput <= max(fastest, at_once)
+        assert (slowest > at_once) == (batch == 96), "small rounds would read the weights twice for nothing"
+
+
+def test_in_halves_trees_that_mostly_come_in_time_cost_more_the_more_their_ways_spread() -> None:
+    of_chain = np.array([MENU.index[CHAIN]])
+    steady, spread = CostModel(H200, DRAFT, overlaps=True), CostModel(H200, DRAFT, overlaps=True)
+    for _ in range(100):
+        for costs, times in ((steady, (6.0, 6.0)), (spread, (3.0, 9.0))):
+            for ms in times:
+                costs.trees.observe(CHAIN, 48, ms, beside=1.0)
+    rates = [Goodput(MENU, costs).of(crowd(0.0), 96, NO_PROMPTS, of_chain).goodput for costs in (steady, spread)]
+    assert spread.wait_spread > 4 * steady.wait_spread
+    assert 0.8 < rates[1] / rates[0] < 0.97
 
 
 def test_where_rounds_overlap_a_slow_draft_is_hidden() -> None:
