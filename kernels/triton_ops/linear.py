@@ -2,7 +2,8 @@
 
 A program multiplies a block of the weight's rows with all rows of x. So that all multiprocessors stream, and for as
 long as each other, the width is split among programs where the weight has few rows; the last one of a block to finish
-adds their sums up, in the order of the width, so that a result never depends on timing.
+adds their sums up, in the order of the width, so that a result never depends on timing. A weight in 8 bits is widened
+in registers to x's dtype; its rows' scales meet the sums.
 """
 
 from __future__ import annotations
@@ -16,18 +17,25 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.triton_ops.overlap import await_previous, prefetch_lines
+from kernels.triton_ops.rounded_weight import RoundedWeight, byte_values
 
-MAX_ROWS = 64
+MAX_ROWS = 128
 SKINNY_ROWS = 0  # up to here it is faster than cuBLAS: see bench.gpu_layers
+ROUNDED_ROWS = 64  # up to here it is faster, with a rounded weight, than cuBLAS without: see bench.gpu_linear
 _MAX_TILES = 1 << 14  # blocks whose width is split
 _MAX_SPLITS = 16
-_PREFETCHED_LINES = 8  # 128 bytes, 64 values each, of a row of a program's weights
+_PREFETCHED_LINES = 8  # 128 bytes, 64 columns each, of a row of a program's weights
+_HALVES = (torch.bfloat16, torch.float16)
+_WIDTH_STEP = 16
 _FIXED_COST = 2  # blocks of the width that a program's start and end cost as much as
 
 
 @dataclass(frozen=True, slots=True)
 class SkinnyTile:
-    """How one program streams the weight: block_k values of block_out rows at a time, num_stages of them in flight."""
+    """How one program streams the weight: block_k columns of block_out rows at a time, num_stages of them in flight.
+
+    A column is a value, or the two values of a rounded weight's int16.
+    """
 
     block_out: int
     block_k: int
@@ -37,7 +45,7 @@ class SkinnyTile:
 
 @dataclass(frozen=True, slots=True)
 class SkinnyPlan:
-    """A tile, and the width [values] that each program takes: a multiple of the tile's block_k."""
+    """A tile, and the width [columns] that each program takes: a multiple of the tile's block_k."""
 
     tile: SkinnyTile
     split_width: int
@@ -45,6 +53,8 @@ class SkinnyPlan:
 
 class SkinnyLinear:
     """x [rows, width] @ weight [out, width].T + bias, for up to MAX_ROWS rows of bf16 or fp16, summed in fp32.
+
+    The weight has x's dtype, or is rounded.
 
     Owns the counters by which programs find out who is last, so that one object serves one stream.
     """
@@ -55,29 +65,37 @@ class SkinnyLinear:
         self._counters = torch.zeros(_MAX_TILES, dtype=torch.int32, device=device)
         on_cuda = device.type == "cuda"
         self._num_sms = torch.cuda.get_device_properties(device).multi_processor_count if on_cuda else 1
+        self._is_compiled = not triton.knobs.runtime.interpret
+
+    @staticmethod
+    def can_round(weight: Tensor) -> bool:
+        """Whether it computes products with the weight [out, in] rounded."""
+        return weight.dtype in _HALVES and weight.shape[1] % _WIDTH_STEP == 0
 
     @staticmethod
     def fits(x: Tensor, weight: Tensor) -> bool:
         """Whether it computes this product."""
-        halves = (torch.bfloat16, torch.float16)
-        return 0 < len(x) <= MAX_ROWS and x.dtype in halves and x.shape[1] % 16 == 0 and weight.is_contiguous()
+        is_wide = x.shape[1] % _WIDTH_STEP == 0
+        return 0 < len(x) <= MAX_ROWS and x.dtype in _HALVES and is_wide and weight.is_contiguous()
 
     def linear(
         self,
         x: Tensor,
-        weight: Tensor,
+        weight: Tensor | RoundedWeight,
         bias: Tensor | None = None,
         *,
         out_dtype: torch.dtype | None = None,
         plan: SkinnyPlan | None = None,
     ) -> Tensor:
         """[rows, out] of out_dtype, or x's. plan: None takes ``plan_skinny``'s."""
-        rows, width = x.shape
-        num_out = len(weight)
-        assert self.fits(x, weight) and x.stride(1) == 1 and weight.shape[1] == width
+        is_rounded = isinstance(weight, RoundedWeight)
+        columns, scales = (weight.pairs, weight.scales) if isinstance(weight, RoundedWeight) else (weight, None)
+        rows = len(x)
+        num_out, width = columns.shape
+        assert self.fits(x, columns) and x.stride(1) == 1 and x.shape[1] == (2 * width if is_rounded else width)
         plan = plan or plan_skinny(rows, num_out, width, num_sms=self._num_sms)
         tile = plan.tile
-        block_rows = max(16, triton.next_power_of_2(rows))
+        block_rows = max(8 if is_rounded else 16, triton.next_power_of_2(rows))
         num_tiles, num_splits = triton.cdiv(num_out, tile.block_out), triton.cdiv(width, plan.split_width)
         assert num_splits == 1 or num_tiles <= _MAX_TILES
         out = torch.empty((rows, num_out), dtype=out_dtype or x.dtype, device=x.device)
@@ -87,7 +105,8 @@ class SkinnyLinear:
             partials = torch.empty(shape, dtype=torch.float32, device=x.device)
         _skinny_kernel[(num_tiles, num_splits)](
             x,
-            weight,
+            columns,
+            out if scales is None else scales,
             out if bias is None else bias,
             out,
             partials,
@@ -98,6 +117,8 @@ class SkinnyLinear:
             x.stride(0),
             plan.split_width,
             num_splits,
+            IS_ROUNDED=is_rounded,
+            PACKED=self._is_compiled,
             HAS_BIAS=bias is not None,
             IS_SPLIT=num_splits > 1,
             EVEN_WIDTH=width % tile.block_k == 0,
@@ -131,6 +152,7 @@ def plan_skinny(rows: int, num_out: int, width: int, *, num_sms: int) -> SkinnyP
 def _skinny_kernel(
     x_ptr,
     weight_ptr,
+    scales_ptr,
     bias_ptr,
     out_ptr,
     partials_ptr,
@@ -141,6 +163,8 @@ def _skinny_kernel(
     x_stride,
     split_width,
     num_splits,
+    IS_ROUNDED: tl.constexpr,
+    PACKED: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     IS_SPLIT: tl.constexpr,
     EVEN_WIDTH: tl.constexpr,
@@ -169,12 +193,20 @@ def _skinny_kernel(
     for k in range(start, tl.minimum(start + split_width, width), BLOCK_K):
         if EVEN_WIDTH:
             weight = tl.load(weight_at + k)
-            x = tl.load(x_at + k, mask=is_row, other=0.0)
+            is_x = is_row
         else:
             is_column = (k + column < width)[None, :]
-            weight = tl.load(weight_at + k, mask=is_column, other=0.0)
-            x = tl.load(x_at + k, mask=is_row & is_column, other=0.0)
-        total = tl.dot(weight, tl.trans(x), total)
+            weight = tl.load(weight_at + k, mask=is_column, other=0)
+            is_x = is_row & is_column
+        x = tl.load(x_at + k, mask=is_x, other=0.0)
+        if IS_ROUNDED:
+            high_x = tl.load(x_at + width + k, mask=is_x, other=0.0)
+            total = tl.dot(byte_values(weight, False, x.dtype, PACKED), tl.trans(x), total)
+            total = tl.dot(byte_values(weight, True, x.dtype, PACKED), tl.trans(high_x), total)
+        else:
+            total = tl.dot(weight, tl.trans(x), total)
+    if IS_ROUNDED:
+        total *= tl.load(scales_ptr + tl.minimum(outs, num_out - 1))[:, None]
     if IS_SPLIT:
         lane = tl.arange(0, BLOCK_OUT)[:, None] * BLOCK_ROWS + row[None, :]
         tile_ptr = partials_ptr + tile * num_splits * (BLOCK_OUT * BLOCK_ROWS)
