@@ -65,8 +65,11 @@ class DeviceDrafter:
 
     @torch.inference_mode()
     def capture(self, shapes: Sequence[TreeShape], capture: Capture) -> None:
-        """Captures the forwards of all row buckets, and the growths of these shapes; a progress bar on a terminal."""
-        with self._on_device():
+        """Captures the forwards of all row buckets, and the growths of these shapes; a progress bar on a terminal.
+
+        Tunes the model's products on the way.
+        """
+        with self._on_device(), self._model.ops.tuning():
             wanted = {GrowthShape(s.num_steps, s.eagle_topk, s.num_draft_tokens) for s in shapes}
             self._fits.clear()
             self._shapes = sorted(wanted, key=lambda s: (s.num_steps, s.topk, s.num_nodes))
@@ -196,6 +199,9 @@ class _Begun:
         self._order = order
         self._copy = copy
 
+    def is_ready(self) -> bool:
+        return not self._order or self._copy.has_arrived()
+
     def trees(self) -> TreeColumns:
         if not self._order:
             return TreeColumns.none(self._num_sessions)
@@ -227,6 +233,9 @@ class _NodesCopy:
         """To be called after the last growth."""
         if self._arrived is not None:
             self._arrived.record()
+
+    def has_arrived(self) -> bool:
+        return self._arrived is None or self._arrived.query()
 
     def trees(self) -> TreeColumns:
         """Waits for the copy. Forgets what was added."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,6 +27,7 @@ from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
 from kernels.triton_ops.linear import SKINNY_ROWS, SkinnyLinear
 from kernels.triton_ops.overlap import can_overlap
 from kernels.triton_ops.rows import gather_rows, scatter_rows
+from kernels.triton_ops.tuned_linear import TunedLinear
 from kernels.triton_ops.walk import Walker
 
 
@@ -48,6 +51,7 @@ class TritonOps(ReferenceOps):
         self._overlap = can_overlap(self.device) if overlap is None else overlap
         self._skinny_rows = skinny_rows
         self._skinny = SkinnyLinear(self.device, overlap=self._overlap)
+        self._tuned = TunedLinear(self.device)
         self._attention = TritonAttention(self.device)
         self._walker = Walker(self.device)
         self._pool_tables: dict[tuple[int, ...], kv.PoolTable] = {}
@@ -65,7 +69,10 @@ class TritonOps(ReferenceOps):
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if len(x) <= self._skinny_rows and SkinnyLinear.fits(x, weight):
             return self._skinny.linear(x, weight, bias)
-        return super().linear(x, weight, bias)
+        return self._tuned.linear(x, weight, bias)
+
+    def tuning(self) -> AbstractContextManager[None]:
+        return self._tuned.tuning()
 
     def logits(self, x: Tensor, weight: Tensor) -> Tensor:
         if len(x) <= self._skinny_rows and SkinnyLinear.fits(x, weight):
