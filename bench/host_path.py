@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 from bench.host_path_model import PAGE_SIZE, VOCAB_SIZE, Stamps, instant_rank
 from paceline.admission import pages_for
 from paceline.codec import encode_verify
+from paceline.mailbox import Mailbox
 from paceline.rounds import ExtendColumns, VerifyColumns
 from paceline.tree import MAX_NODES
 from paceline.types import Rung, SamplingParams, SpeculationDecision, TreeShape
@@ -31,6 +32,7 @@ from target_service.draft_orders import DraftOrders
 from target_service.emission import Emission
 from target_service.engine_loop import EngineLoop, Outlets
 from target_service.events import (
+    Event,
     LinkEpoch,
     LinkUp,
     RowsSynced,
@@ -40,7 +42,6 @@ from target_service.events import (
     StreamOpened,
     Submitted,
 )
-from target_service.mailbox import Mailbox
 from target_service.request import Request, RequestKey, cost_of
 from target_service.service import make_parts
 
@@ -78,7 +79,7 @@ class HostRun:
         )
         parts = make_parts(config, rank, context_length=_CONTEXT, registry=CollectorRegistry())
         parts.runner.is_asynchronous = True
-        self._mailbox = Mailbox()
+        self._mailbox = Mailbox[Event]()
         self._orders: list[DraftOrders] = []
         self._orders_s: list[float] = []
         self._emissions: list[Emission] = []

@@ -77,8 +77,9 @@ class DraftEngine:
                 case Drain():
                     self.table.draining = True
 
-    def step(self, hand_over: Callable[[Replies], object]) -> StepRecord:
-        """Runs one batch of rows and proposals. Needs ``has_work``. hand_over gets answers as soon as they are known.
+    def step(self, hand_over: Callable[[Replies], object], meanwhile: Callable[[], bool] = lambda: False) -> StepRecord:
+        """Runs one batch of rows and proposals. Needs ``has_work``. hand_over gets answers as soon as they are known;
+        meanwhile is called again and again while another device computes, as long as it returns True.
 
         Bulk rows are launched behind the rounds and waited for after these were answered. While the device computes,
         the sessions are brought up to date.
@@ -94,9 +95,9 @@ class DraftEngine:
         begun = [part for part in (rounds, bulk) if part is not None]
         for part in begun:
             self._commit(part)
-        parts = [self._answer(rounds, hand_over)] if rounds is not None else []
+        parts = [self._answer(rounds, hand_over, meanwhile)] if rounds is not None else []
         drafted_s = self._clock()
-        parts += [self._answer(bulk, hand_over)] if bulk is not None else []
+        parts += [self._answer(bulk, hand_over, meanwhile)] if bulk is not None else []
         self._disown_messages()
         stop_s = self._clock()
         timings_ms = {
@@ -178,8 +179,10 @@ class DraftEngine:
         table.columns.last_step[seats] = self._steps
         self._ran.append((self._steps, seats))
 
-    def _answer(self, begun: _Begun, hand_over: Callable[[Replies], object]) -> StepPart:
+    def _answer(self, begun: _Begun, hand_over: Callable[[Replies], object], meanwhile: Callable[[], bool]) -> StepPart:
         """Waits for the trees."""
+        while not begun.pending.is_ready() and meanwhile():
+            pass
         batch, columns = begun.batch, self.table.columns
         answers = StepAnswers.of(batch, begun.pending.trees())
         now_s = self._clock()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from draft_service.events import Event
 from draft_service.load import LoadFigures
 from draft_service.replies import Replies
 from draft_service.step_record import StepRecord
+from paceline.mailbox import Mailbox
 
 _log = logging.getLogger(__name__)
 
@@ -37,10 +37,11 @@ class Outlets:
 class EngineLoop:
     """Runs a DraftEngine on a thread of its own, from ``start`` to ``close``."""
 
-    def __init__(self, engine: DraftEngine, outlets: Outlets) -> None:
+    def __init__(self, engine: DraftEngine, mailbox: Mailbox[Event | None], outlets: Outlets) -> None:
+        """mailbox: the thread's, to which lanes may bring events, too; None ends it."""
         self._engine = engine
         self._outlets = outlets
-        self._inbox: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._mailbox = mailbox
         self._thread = threading.Thread(target=self._run, name="draft-engine", daemon=True)
 
     def start(self) -> None:
@@ -48,11 +49,11 @@ class EngineLoop:
 
     def post(self, event: Event) -> None:
         """From any thread; never blocks."""
-        self._inbox.put(event)
+        self._mailbox.put(event)
 
     def close(self) -> None:
         """Ends the thread after the step it is in; what waits is left unanswered."""
-        self._inbox.put(None)
+        self._mailbox.put(None)
         if self._thread.is_alive():
             self._thread.join()
 
@@ -63,6 +64,8 @@ class EngineLoop:
         except Exception as error:  # noqa: BLE001 - whatever ends the engine must end the service, not hang its peers
             _log.exception("the engine thread ended")
             self._outlets.failed(error)
+        finally:
+            self._mailbox.close()
 
     def _turn(self) -> bool:
         events = self._drain()
@@ -72,20 +75,21 @@ class EngineLoop:
         self._engine.apply(events, replies)
         if replies:
             self._outlets.answer(replies)
-        record = self._engine.step(self._outlets.answer) if self._engine.has_work else None
+        record = None
+        if self._engine.has_work:
+            record = self._engine.step(self._outlets.answer, self._mailbox.gather)
         self._outlets.note(StepNote(self._engine.load(), record))
         return True
 
     def _drain(self) -> list[Event] | None:
         """All events that wait, at least one unless there is work; None where the loop is to end."""
+        wait_s = 0.0 if self._engine.has_work else None
+        taken = self._mailbox.take(wait_s)
+        while not taken and wait_s is None:  # it was woken by a part of a frame
+            taken = self._mailbox.take(wait_s)
         events: list[Event] = []
-        wait = not self._engine.has_work
-        while True:
-            try:
-                event = self._inbox.get(block=wait)
-            except queue.Empty:
-                return events
+        for event in taken:
             if event is None:
                 return None
             events.append(event)
-            wait = False
+        return events

@@ -15,6 +15,7 @@ from draft_service.replies import Replies, StreamReplies
 from draft_service.streams import Outbox, WaitingReplies
 from paceline.errors import UnavailableError
 from paceline.lane import Lane
+from paceline.mailbox import Source
 from paceline.rpc_bytes import LaneBytes
 
 
@@ -34,6 +35,7 @@ class LaneTerms:
     incarnation: int
     max_replies: int  # that wait for a slow target
     count: LaneBytes
+    watch: Callable[[Source], None]  # of the engine thread's mailbox
 
 
 class RoundLanes:
@@ -42,7 +44,7 @@ class RoundLanes:
     def __init__(self, terms: LaneTerms) -> None:
         self._terms = terms
         self._door: LaneDoor | None = None
-        self._used: dict[int, RoundLane] = {}  # by stream; changed by event loop and reading threads, each its own keys
+        self._used: dict[int, RoundLane] = {}  # by stream; the engine's thread adds, the event loop removes
 
     def open_door(self, host: str, port: int) -> int:
         """Until then streams are offered no lane. Returns the port. Raises ConfigError where it is taken."""
@@ -96,7 +98,7 @@ class RoundLane:
     def take(self, sock: socket.socket) -> None:
         """Begins, on a connection that has shown the token."""
         self._lane = Lane(sock, self, self._terms.count, name=f"lane of stream {self._number}")
-        self._lane.start()
+        self._lane.start(self._terms.watch)
 
     def send(self, replies: StreamReplies) -> None:
         assert self._lane is not None

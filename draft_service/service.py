@@ -16,7 +16,7 @@ from draft_service.config import DraftConfig
 from draft_service.draft_engine import DraftEngine
 from draft_service.drafting import choose_limits, load_drafter
 from draft_service.engine_loop import EngineLoop, Outlets
-from draft_service.events import Drain
+from draft_service.events import Drain, Event
 from draft_service.front import Front
 from draft_service.info import DraftInfo, describe_draft
 from draft_service.load import LoadBoard
@@ -35,6 +35,7 @@ from engine.memory import refusing_exhaustion
 from engine.pages import PageAllocator
 from engine.wire import dtype_named
 from paceline.errors import UnavailableError
+from paceline.mailbox import Mailbox
 from paceline.plumbing import Plumbing
 from paceline.tracing import Tracer
 
@@ -98,12 +99,13 @@ class DraftService:
             metrics=DraftMetrics(registry),
         )
         plumbing = plumbing or Plumbing()
-        self._lanes = RoundLanes(LaneTerms(self.info.incarnation, max_replies, plumbing.lane_bytes))
+        mailbox = Mailbox[Event | None]()
+        self._lanes = RoundLanes(LaneTerms(self.info.incarnation, max_replies, plumbing.lane_bytes, mailbox.watch))
         self._has_lanes = plumbing.tls is None and not draft.config.disable_round_lane
         call = loop.call_soon_threadsafe
         sender = ReplySender(self._lanes, front=self._front, call=call)
         outlets = Outlets(answer=sender.answer, note=sender.note, failed=lambda error: call(self._fail, error))
-        self._loop = EngineLoop(engine, outlets)
+        self._loop = EngineLoop(engine, mailbox, outlets)
         self._rpc = plumbing.server(SERVICE_NAME)
         servicer = DraftServicer(
             self.info, front=self._front, lanes=self._lanes, post=self._loop.post, clock=time.perf_counter

@@ -150,6 +150,9 @@ class _NotBegun:
         self._drafter = drafter
         self._batch = batch
 
+    def is_ready(self) -> bool:
+        return True
+
     def trees(self) -> TreeColumns:
         return TreeColumns.of(self._drafter.extend(self._batch.items()))
 

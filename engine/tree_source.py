@@ -11,6 +11,10 @@ from engine.tree_columns import TreeColumns
 class PendingTrees(Protocol):
     """A drafter's work under way."""
 
+    def is_ready(self) -> bool:
+        """Whether ``trees`` would not wait for another device. True where the caller's thread computes them."""
+        ...
+
     def trees(self) -> TreeColumns:
         """Waits for it: a tree for each session that asked for one, none for the others. To be called once."""
         ...

@@ -1,10 +1,11 @@
-"""FrameSocket: messages on a TCP connection, each behind its length. For threads that wait in the kernel."""
+"""FrameSocket: messages on a TCP connection, each behind its length. For threads, not for an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import struct
+from collections.abc import Iterator
 from typing import cast
 
 from paceline.errors import UnavailableError, WireError
@@ -44,18 +45,29 @@ class FrameSocket:
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._stop = 0  # of what has come and was not given out
+        self._long = bytearray()  # a payload that the buffer does not hold, and how much of it has come
+        self._long_held = 0
+
+    def fileno(self) -> int:
+        """-1 once it is closed."""
+        return self._sock.fileno()
 
     def receive(self) -> bytes:
         """The next payload; waits for it. Raises WireError past MAX_MESSAGE_BYTES, UnavailableError at the end."""
-        self._fill(_LENGTH.size)
-        (size,) = _LENGTH.unpack_from(self._buffer, self._start)
-        _check_size(size, MAX_MESSAGE_BYTES)
-        self._start += _LENGTH.size
-        if size > _BUFFER_BYTES:
-            return self._receive_long(size)
-        self._fill(size)
-        start, self._start = self._start, self._start + size
-        return bytes(self._view[start : self._start])
+        while (payload := self._next()) is None:
+            self._read(0)
+        return payload
+
+    def receive_now(self) -> Iterator[bytes]:
+        """The payloads that are there whole, without waiting for more; none or some. Raises as ``receive`` does.
+
+        One call of the kernel, and more where a long payload goes on: what came after is there the next time.
+        """
+        while self._read(socket.MSG_DONTWAIT):
+            while (payload := self._next()) is not None:
+                yield payload
+            if not self._long:
+                return
 
     def send_now(self, payload: bytes) -> memoryview:
         """Sends as much of a frame as the kernel takes at once. Returns the rest, for ``send``; empty: there is none.
@@ -91,33 +103,52 @@ class FrameSocket:
         """To be called when no thread is in another method any more, nor will be."""
         self._sock.close()
 
-    def _fill(self, num_bytes: int) -> None:
-        """Reads until that many bytes are held."""
-        if self._start + num_bytes > _BUFFER_BYTES or self._start == self._stop:
-            held = bytes(self._view[self._start : self._stop])
-            self._view[: len(held)] = held
-            self._start, self._stop = 0, len(held)
-        while self._stop - self._start < num_bytes:
-            self._stop += self._read(self._view[self._stop :])
-
-    def _receive_long(self, size: int) -> bytes:
-        payload = bytearray(size)
-        held = self._stop - self._start
-        payload[:held] = self._view[self._start : self._stop]
-        self._start = self._stop = 0
-        view = memoryview(payload)
-        while held < size:
-            held += self._read(view[held:], socket.MSG_WAITALL)
+    def _next(self) -> bytes | None:
+        """The next payload, if all of it was read."""
+        if not self._long:
+            held = self._stop - self._start
+            if held < _LENGTH.size:
+                return None
+            (size,) = _LENGTH.unpack_from(self._buffer, self._start)
+            _check_size(size, MAX_MESSAGE_BYTES)
+            start = self._start + _LENGTH.size
+            if start + size <= self._stop:
+                self._start = start + size
+                return bytes(self._view[start : self._start])
+            if _LENGTH.size + size <= _BUFFER_BYTES:
+                return None
+            self._long = bytearray(size)
+            self._long_held = self._stop - start
+            self._long[: self._long_held] = self._view[start : self._stop]
+            self._start = self._stop = 0
+        if self._long_held < len(self._long):
+            return None
+        payload, self._long = self._long, bytearray()
         return cast("bytes", payload)  # protobuf parses it all the same, and a copy of megabytes costs a round's time
 
-    def _read(self, into: memoryview, flags: int = 0) -> int:
+    def _read(self, flags: int) -> bool:
+        """One call of the kernel. False: nothing is there."""
+        if self._long:
+            into = memoryview(self._long)[self._long_held :]
+        else:
+            held = self._stop - self._start
+            if self._start:
+                self._view[:held] = bytes(self._view[self._start : self._stop])
+                self._start, self._stop = 0, held
+            into = self._view[held:]
         try:
             num_bytes = self._sock.recv_into(into, 0, flags)
+        except BlockingIOError:
+            return False
         except OSError as error:
             raise _over(error) from error
         if not num_bytes:
             raise UnavailableError("the lane was closed at the other end")
-        return num_bytes
+        if self._long:
+            self._long_held += num_bytes
+        else:
+            self._stop += num_bytes
+        return True
 
 
 def _set_up(sock: socket.socket) -> None:

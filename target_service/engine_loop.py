@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from paceline.mailbox import Mailbox
 from target_service.committer import Committer
 from target_service.deadline import StepTimes, TreeDeadline
 from target_service.draft_asker import Asking, DraftAsker
 from target_service.draft_desk import DraftDesk
 from target_service.draft_orders import DraftOrders
 from target_service.emission import Emission
-from target_service.events import RowsSynced, TreesArrived
+from target_service.events import Event, RowsSynced, TreesArrived
 from target_service.flights import Flights
 from target_service.halves import Halves, SteppedTrees
 from target_service.inbox import Inbox
-from target_service.mailbox import Mailbox
 from target_service.metrics import TargetMetrics
 from target_service.reporter import DoneStep, Reporter, ReportParts, StepMarks
 from target_service.request_desk import RequestDesk
@@ -75,7 +75,7 @@ class EngineLoop:
     def __init__(
         self,
         parts: LoopParts,
-        mailbox: Mailbox,
+        mailbox: Mailbox[Event],
         outlets: Outlets,
         *,
         clock: Callable[[], float] = time.monotonic,

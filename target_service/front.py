@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from paceline.mailbox import Mailbox
 from target_service.draft_links import DraftLinks
 from target_service.draft_orders import DraftOrders
 from target_service.emission import Emission
+from target_service.events import Event
 from target_service.latest import Latest
 from target_service.load import Load
-from target_service.mailbox import Mailbox
 from target_service.round_record import RoundRecord
 from target_service.router_streams import RouterStreams
 
@@ -17,7 +18,7 @@ from target_service.router_streams import RouterStreams
 class Front:
     """Event loop only."""
 
-    def __init__(self, mailbox: Mailbox, links: DraftLinks) -> None:
+    def __init__(self, mailbox: Mailbox[Event], links: DraftLinks) -> None:
         self.mailbox = mailbox
         self.streams = RouterStreams(mailbox)
         self.load: Load | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from paceline.mailbox import Mailbox
 from target_service.draft_desk import DraftDesk
 from target_service.emission import ReturnReason
 from target_service.events import (
@@ -26,7 +27,6 @@ from target_service.events import (
     Submitted,
     TreesArrived,
 )
-from target_service.mailbox import Mailbox
 from target_service.request_desk import RequestDesk
 
 _MAY_END_REQUESTS = (Cancelled, StreamClosed, DrainEnded, Stopped)
@@ -37,7 +37,7 @@ class Inbox:
     later: pages and rows of the table are given back between two steps alone."""
 
     def __init__(
-        self, mailbox: Mailbox, requests: RequestDesk, drafts: DraftDesk, *, clock: Callable[[], float]
+        self, mailbox: Mailbox[Event], requests: RequestDesk, drafts: DraftDesk, *, clock: Callable[[], float]
     ) -> None:
         self.stopped = False
         self._mailbox = mailbox

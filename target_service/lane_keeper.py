@@ -50,7 +50,8 @@ class LaneKeeper:
             yield []
             return
         home = self._home
-        lane = RoundLane(sock, LaneEnds(reader, home.put, self._incarnation, home.plumbing.lane_bytes))
+        ends = LaneEnds(reader, home.put, home.lanes.watch, self._incarnation, home.plumbing.lane_bytes)
+        lane = RoundLane(sock, ends)
         home.lanes.add(self._address, lane)
         try:
             yield [self._run(lane, reader.incarnation)]

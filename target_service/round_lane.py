@@ -12,6 +12,7 @@ from paceline.address import host_of
 from paceline.errors import PacelineError, UnavailableError
 from paceline.frames import frame, read_frame
 from paceline.lane import Lane
+from paceline.mailbox import Source
 from paceline.rpc_bytes import LaneBytes
 from target_service.draft_codec import LaneOffer, RoundReader, encode_orders
 from target_service.draft_orders import DraftOrders
@@ -23,7 +24,9 @@ CONNECT_TIMEOUT_S = 1.0  # for all of it; the draft is not used before
 class RoundLanes:
     """The open lanes by the drafts' addresses. ``send`` is the engine thread's, all else the event loop's."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Callable[[Source], None]) -> None:
+        """watch: of the engine thread's mailbox."""
+        self.watch = watch
         self._lanes: dict[str, RoundLane] = {}
 
     def add(self, address: str, lane: RoundLane) -> None:
@@ -53,6 +56,7 @@ class LaneEnds:
 
     reader: RoundReader
     put: Callable[[Event], None]
+    watch: Callable[[Source], None]
     incarnation: int  # of this target
     count: LaneBytes
 
@@ -74,8 +78,8 @@ class RoundLane:
         self._lane.send([orders])
 
     async def run(self) -> None:
-        """Hands over what comes. Raises what ended the lane: UnavailableError, or WireError for what the draft sent."""
-        self._lane.start()
+        """Is read from now on. Raises what ended the lane: UnavailableError, or WireError for what the draft sent."""
+        self._lane.start(self._ends.watch)
         raise await asyncio.shield(self._loss)
 
     def close(self) -> None:

@@ -6,9 +6,9 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator
 
+from paceline.mailbox import Mailbox
 from target_service.emission import StreamBatch
-from target_service.events import StreamClosed, StreamOpened
-from target_service.mailbox import Mailbox
+from target_service.events import Event, StreamClosed, StreamOpened
 
 
 class RouterStream:
@@ -51,7 +51,7 @@ class RouterStream:
 class RouterStreams:
     """All open streams. Event loop only."""
 
-    def __init__(self, mailbox: Mailbox) -> None:
+    def __init__(self, mailbox: Mailbox[Event]) -> None:
         self._mailbox = mailbox
         self._streams: dict[int, RouterStream] = {}
         self._numbers = itertools.count(1)

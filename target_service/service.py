@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from engine.pages import PageAllocator
 from kernels.ops import WalkLimits
 from paceline.errors import PacelineError, UnavailableError
+from paceline.mailbox import Mailbox
 from paceline.plumbing import Plumbing
 from paceline.tracing import Tracer
 from target_service.codec import Edge
@@ -26,13 +27,12 @@ from target_service.draft_links import DraftLinks
 from target_service.draft_orders import DraftOrders
 from target_service.draft_rows import RowSender
 from target_service.engine_loop import EngineLoop, LoopParts, Outlets
-from target_service.events import DrainEnded, DrainStarted, Stopped
+from target_service.events import DrainEnded, DrainStarted, Event, Stopped
 from target_service.front import Front
 from target_service.halves import Halves
 from target_service.info_codec import ServiceInfo, add_step_times, overlaps_rounds, service_info
 from target_service.link_home import LinkHome
 from target_service.loading import LoadedRank, load_rank
-from target_service.mailbox import Mailbox
 from target_service.metrics import TargetMetrics
 from target_service.request_desk import RequestBounds, RequestDesk
 from target_service.round_lane import RoundLanes
@@ -120,7 +120,7 @@ class TargetService:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._mailbox = Mailbox()
+        self._mailbox = Mailbox[Event]()
         identity = LinkIdentity(
             incarnation=info.incarnation,
             name=f"{config.host}:{config.port}",
@@ -128,7 +128,7 @@ class TargetService:
             head_fingerprint=info.head_fingerprint,
             vocab_size=info.vocab_size,
         )
-        self._lanes = RoundLanes()
+        self._lanes = RoundLanes(self._mailbox.watch)
         self._links = DraftLinks(identity, LinkHome(self._mailbox.put, plumbing, self._lanes))
         self._front = Front(self._mailbox, self._links)
         outlets = Outlets(self._send_orders, self._from_engine(self._front.deliver))
@@ -198,6 +198,8 @@ class TargetService:
         except Exception as error:  # noqa: BLE001 - whatever ends the loop ends the service, with this error
             _log.exception("the engine thread ended")
             self._loop.call_soon_threadsafe(self._fail, error)
+        finally:
+            self._mailbox.close()
 
     def _fail(self, error: BaseException) -> None:
         cause = error if isinstance(error, PacelineError) else UnavailableError(f"the engine thread ended: {error}")

@@ -21,6 +21,7 @@ from engine.pages import PageAllocator
 from engine.tree_columns import TreeColumns
 from engine.tree_source import PendingTrees
 from kernels.backends import load_ops
+from paceline.mailbox import Mailbox
 from paceline.types import SamplingParams
 from tests.support.draft_peer import Part, columns
 from tests.support.tiny_draft import CONTEXT, Alone, TinyDraft, assert_same_tree, random_prompt
@@ -49,6 +50,9 @@ class _Gated:
         self._pending = pending
         self._gate = gate
 
+    def is_ready(self) -> bool:
+        return True
+
     def trees(self) -> TreeColumns:
         assert self._gate.acquire(timeout=WAIT_S)
         return self._pending.trees()
@@ -66,7 +70,7 @@ class Draft:
         self.errors: list[BaseException] = []
         self._answers: queue.SimpleQueue[Replies] = queue.SimpleQueue()
         outlets = Outlets(answer=self._answers.put, note=lambda _: None, failed=self.errors.append)
-        self.loop = EngineLoop(engine, outlets)
+        self.loop = EngineLoop(engine, Mailbox(), outlets)
 
     def post(self, *, openings: tuple[Opening, ...] = (), asks: tuple[int, ...] = (), round_: int = 1) -> None:
         """One message of the target, which asks for a first tree of each of the sessions."""

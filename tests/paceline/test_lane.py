@@ -16,6 +16,7 @@ from paceline.frames import FrameSocket, frame
 from paceline.lane import Lane
 from paceline.rpc import MAX_MESSAGE_BYTES
 from paceline.rpc_bytes import LaneBytes
+from tests.support.lane_reader import reading
 from tests.support.waiting import WAIT_S
 
 Item = list[bytes]
@@ -59,12 +60,12 @@ def connected() -> tuple[socket.socket, socket.socket]:
 
 @contextlib.contextmanager
 def lane_and_peer(user: Recorder) -> Iterator[tuple[Lane[bytes, Item], socket.socket]]:
-    """A lane and the other end's bare socket. In the end no thread of the lane is left."""
-    before = set(threading.enumerate())
+    """A lane and the other end's bare socket. In the end no thread of the lane is left, and its socket is closed."""
     ours, theirs = connected()
-    lane: Lane[bytes, Item] = Lane(ours, user, LaneBytes(), name="test")
-    lane.start()
-    with theirs:
+    with reading() as mailbox, theirs:
+        before = set(threading.enumerate())
+        lane: Lane[bytes, Item] = Lane(ours, user, LaneBytes(), name="test")
+        lane.start(mailbox.watch)
         yield lane, theirs
         lane.close()
         for thread in set(threading.enumerate()) - before:
@@ -159,8 +160,8 @@ def test_bytes_and_messages_are_counted_from_all_threads() -> None:
     user, count = Recorder(), LaneBytes()
     ours, theirs = connected()
     lane: Lane[bytes, Item] = Lane(ours, user, count, name="test")
-    lane.start()
-    with theirs:
+    with reading() as mailbox, theirs:
+        lane.start(mailbox.watch)
         lane.send([b"12345"])
         theirs.sendall(frame(b"123") + frame(b"4"))
         for _ in range(2):

@@ -16,6 +16,7 @@ from paceline.v1 import common_pb2, draft_pb2, verify_pb2
 from target_service.draft_link import DraftLink, LinkIdentity
 from target_service.link_home import LinkHome
 from target_service.round_lane import RoundLanes
+from tests.support.lane_reader import reading
 from tests.support.waiting import WAIT_S
 
 IDENTITY = LinkIdentity(incarnation=5, name="test", feature_id="f", head_fingerprint="h", vocab_size=97)
@@ -120,14 +121,14 @@ async def linked(address: str, lanes: RoundLanes | None = None):
     """A link, what awaits its next event, and through ``lanes`` what an engine sends by."""
     events: asyncio.Queue = asyncio.Queue()
     loop = asyncio.get_running_loop()
-    home = LinkHome(
-        lambda event: loop.call_soon_threadsafe(events.put_nowait, event), Plumbing(), lanes or RoundLanes()
-    )
-    link = DraftLink(address, IDENTITY, home)
-    try:
-        yield link, lambda: asyncio.wait_for(events.get(), WAIT_S)
-    finally:
-        await link.close()
+    with reading() as mailbox:
+        lanes = lanes or RoundLanes(mailbox.watch)
+        home = LinkHome(lambda event: loop.call_soon_threadsafe(events.put_nowait, event), Plumbing(), lanes)
+        link = DraftLink(address, IDENTITY, home)
+        try:
+            yield link, lambda: asyncio.wait_for(events.get(), WAIT_S)
+        finally:
+            await link.close()
 
 
 def verify(**changes: object) -> bytes:

@@ -11,6 +11,7 @@ import torch
 from prometheus_client import CollectorRegistry
 from safetensors.torch import load_file, save_file
 
+from paceline.mailbox import Mailbox
 from paceline.types import FinishReason, Rung, SamplingParams, SpeculationDecision, TreeShape
 from target_service.config import TargetConfig
 from target_service.draft_orders import DraftOrders
@@ -18,7 +19,6 @@ from target_service.emission import Emission, Finished, Returned
 from target_service.engine_loop import IDLE_WAIT_S, EngineLoop, LoopParts, Outlets
 from target_service.events import Event, StreamOpened, Submitted
 from target_service.loading import LoadedRank, load_rank
-from target_service.mailbox import Mailbox
 from target_service.request import Request, RequestKey, cost_of
 from target_service.service import make_parts
 from target_service.token_columns import TokenColumns
@@ -110,7 +110,7 @@ class DrivenLoop:
     def __init__(self, config: TargetConfig, rank: LoadedRank, *, context_length: int = CONTEXT) -> None:
         self.config = config
         self.context_length = context_length
-        self.mailbox = Mailbox()
+        self.mailbox = Mailbox[Event]()
         self.clock = Clock()
         self.emissions: list[Emission] = []
         self.orders: list[dict[str, DraftOrders]] = []

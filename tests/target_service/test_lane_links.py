@@ -15,6 +15,7 @@ from paceline.v1 import draft_pb2
 from target_service.draft_orders import DraftOrders, OpenOrder
 from target_service.events import LinkDown, LinkUp, LossReason, SessionsAnswered, TreesArrived
 from target_service.round_lane import RoundLanes
+from tests.support.lane_reader import reading
 from tests.support.scripted_draft import (
     IDENTITY,
     ScriptedDraft,
@@ -33,12 +34,18 @@ from tests.support.waiting import WAIT_S
 TREE = TreeShape(4, 3, 10)
 
 
+@pytest.fixture
+def lanes():
+    with reading() as mailbox:
+        yield RoundLanes(mailbox.watch)
+
+
 def opening(epoch: int, session: int = 9) -> DraftOrders:
     return DraftOrders(epoch, opens=[OpenOrder(session, 50, SamplingParams(seed=4))])
 
 
-async def test_rounds_travel_by_the_lane_once_it_stands():
-    lane, lanes = ScriptedLane(frame(verify()) + frame(status())), RoundLanes()
+async def test_rounds_travel_by_the_lane_once_it_stands(lanes):
+    lane = ScriptedLane(frame(verify()) + frame(status()))
     async with (
         lane.open() as offer,
         scripted(ScriptedDraft(info(offer))) as address,
@@ -54,8 +61,8 @@ async def test_rounds_travel_by_the_lane_once_it_stands():
         assert [(o.session, o.max_len, o.sampling_params.seed) for o in sent.open] == [(9, 50, 4)]
 
 
-async def test_a_reset_and_orders_of_another_connection_are_left_for_the_link():
-    lane, lanes = ScriptedLane(), RoundLanes()
+async def test_a_reset_and_orders_of_another_connection_are_left_for_the_link(lanes):
+    lane = ScriptedLane()
     async with (
         lane.open() as offer,
         scripted(ScriptedDraft(info(offer))) as address,
@@ -71,10 +78,9 @@ async def test_a_reset_and_orders_of_another_connection_are_left_for_the_link():
 
 
 @pytest.mark.parametrize("why", ["refused", "mute", "closed"])
-async def test_where_a_lane_cannot_be_had_the_stream_carries_the_rounds(monkeypatch, caplog, why):
+async def test_where_a_lane_cannot_be_had_the_stream_carries_the_rounds(monkeypatch, caplog, why, lanes):
     caplog.set_level(logging.INFO)
     monkeypatch.setattr("target_service.round_lane.CONNECT_TIMEOUT_S", 0.1 if why == "mute" else WAIT_S)
-    lanes = RoundLanes()
     lane = ScriptedLane(mute=True, ends=why == "closed")
     async with contextlib.AsyncExitStack() as stack:
         if why == "refused":
@@ -167,12 +173,11 @@ async def test_the_services_give_the_same_tokens_by_lane_and_by_stream(serve_tar
         assert [g.finish.stats.late_rounds for g in got] == [0, 0]
 
 
-async def test_fifty_connections_leave_no_thread_and_no_socket(monkeypatch, tiny_target):
+async def test_fifty_connections_leave_no_thread_and_no_socket(monkeypatch, tiny_target, lanes):
     monkeypatch.setattr("target_service.draft_link.FIRST_RETRY_S", 0.0)
     async with real_draft(tiny_target) as (address, draft):
         identity = IDENTITY.__class__(5, "test", draft.info.feature_id, draft.info.head_fingerprint, 97)
         monkeypatch.setattr("tests.support.scripted_draft.IDENTITY", identity)
-        lanes = RoundLanes()
         threads, files = 0, 0
         async with linked(address, lanes) as (link, next_event):
             for number in range(50):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from paceline.errors import WireError
+from paceline.mailbox import Mailbox
 from paceline.types import FinishReason
 from target_service.codec import encode_batch
 from target_service.credits import Grant
 from target_service.emission import Finished, StreamBatch
 from target_service.events import StreamClosed, StreamOpened
-from target_service.mailbox import Mailbox
 from target_service.router_streams import RouterStreams
 from target_service.token_columns import TokenColumns, join
 

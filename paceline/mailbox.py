@@ -1,0 +1,131 @@
+"""Mailbox: events for one thread, which reads what comes by sockets itself, so that nobody has to wake it for them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import threading
+from collections import deque
+from typing import Generic, Protocol, TypeVar
+
+EventT = TypeVar("EventT")
+
+_SELECTABLE = 1024  # descriptors below: select waits to the microsecond, poll to the millisecond
+
+
+class Source(Protocol):
+    """A socket of events."""
+
+    def fileno(self) -> int:
+        """The same until ``take_in`` or ``forsake`` ends it."""
+        ...
+
+    def take_in(self) -> bool:
+        """Puts what has come into the mailbox, without waiting for more. False: nothing will come any more, and its
+        descriptor may be closed."""
+        ...
+
+    def forsake(self) -> None:
+        """Its mailbox is closed: lets go of the descriptor."""
+        ...
+
+
+class Mailbox(Generic[EventT]):
+    """First in, first out. ``put`` and ``watch`` are any thread's and never block; ``take`` and ``close`` one thread's.
+
+    A thread that waits for a descriptor is woken by the kernel alone: a frame that another thread reads and hands on
+    costs two threads' wakes, and the interpreter's lock between them.
+    """
+
+    def __init__(self) -> None:
+        self._events: deque[EventT] = deque()
+        self._sources: dict[int, Source] = {}
+        self._lock = threading.Lock()  # of what follows
+        self._newcomers: list[Source] = []
+        self._is_closed = False
+        self._is_waiting = False  # the thread has to be woken
+        self._ear, self._bell = os.pipe()
+        for end in (self._ear, self._bell):
+            os.set_blocking(end, False)
+        self._descriptors = [self._ear]
+
+    def put(self, event: EventT) -> None:
+        self._events.append(event)
+        if self._is_waiting:
+            self._ring()
+
+    def watch(self, source: Source) -> None:
+        """Events are taken from it as well, until it ends or the mailbox is closed."""
+        with self._lock:
+            if not self._is_closed:
+                self._newcomers.append(source)
+                self._ring()
+                return
+        source.forsake()
+
+    def take(self, timeout_s: float | None) -> list[EventT]:
+        """All events that are there; waits at most timeout_s for the first, for ever with None."""
+        if self._newcomers:
+            self._admit()
+        if self._sources or timeout_s is None or timeout_s > 0:
+            self._look(timeout_s)
+        events: list[EventT] = []
+        while self._events:
+            events.append(self._events.popleft())
+        return events
+
+    def gather(self) -> bool:
+        """Reads what sources have, for the next ``take``, while the thread waits for something else. False: there are
+        none, so that it may as well wait without looking."""
+        if self._newcomers:
+            self._admit()
+        if self._sources:
+            self._look(0.0)
+        return bool(self._sources)
+
+    def close(self) -> None:
+        """Lets go of the sources, of those to come as well. What is put is kept, and never taken."""
+        with self._lock:
+            self._is_closed = True
+        self._admit()
+        for source in self._sources.values():
+            source.forsake()
+        self._sources.clear()
+
+    def __del__(self) -> None:
+        os.close(self._ear)
+        os.close(self._bell)
+
+    def _look(self, timeout_s: float | None) -> None:
+        """Reads the sources that have something; waits for that, or for an event that is put."""
+        self._is_waiting = True  # before the look at the events: one that is put after it rings
+        ready = self._ready(0.0 if self._events or self._newcomers else timeout_s)
+        self._is_waiting = False
+        for descriptor in ready:
+            if descriptor == self._ear:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._ear, 4096)
+            elif not self._sources[descriptor].take_in():
+                del self._sources[descriptor]
+                self._descriptors.remove(descriptor)
+
+    def _ready(self, timeout_s: float | None) -> list[int]:
+        if max(self._descriptors) < _SELECTABLE:
+            return select.select(self._descriptors, (), (), timeout_s)[0]
+        poll = select.poll()
+        for descriptor in self._descriptors:
+            poll.register(descriptor, select.POLLIN)
+        return [descriptor for descriptor, _ in poll.poll(None if timeout_s is None else math.ceil(timeout_s * 1e3))]
+
+    def _admit(self) -> None:
+        with self._lock:
+            newcomers, self._newcomers = self._newcomers, []
+        for source in newcomers:
+            self._sources[source.fileno()] = source
+        self._descriptors = [self._ear, *self._sources]
+
+    def _ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it has not heard the last time yet
+            os.write(self._bell, b"\0")

@@ -1,0 +1,121 @@
+"""A mailbox gives out what was put, wakes its thread for events and sources, and lets go of these in the end."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from paceline.mailbox import Mailbox
+from tests.support.waiting import WAIT_S
+
+
+class Words:
+    """A source whose bytes are events, until the other end closes."""
+
+    def __init__(self, mailbox: Mailbox[bytes]) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self._mailbox = mailbox
+        self.is_forsaken = False
+
+    def fileno(self) -> int:
+        return self.ours.fileno()
+
+    def take_in(self) -> bool:
+        word = self.ours.recv(100)
+        if word:
+            self._mailbox.put(word)
+        else:
+            self.ours.close()
+        return bool(word)
+
+    def forsake(self) -> None:
+        self.is_forsaken = True
+        self.ours.close()
+
+
+def taken(mailbox: Mailbox[bytes]) -> list[bytes]:
+    """What is taken next, however often the thread is woken for nothing."""
+    deadline_s = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline_s:
+        if events := mailbox.take(WAIT_S):
+            return events
+    raise AssertionError("nothing came")
+
+
+def test_events_come_in_order_and_an_empty_mailbox_gives_none_in_time() -> None:
+    mailbox = Mailbox[bytes]()
+    assert mailbox.take(0.0) == []
+    assert mailbox.take(0.001) == []
+    for word in (b"a", b"b", b"c"):
+        mailbox.put(word)
+    assert mailbox.take(None) == [b"a", b"b", b"c"]
+    assert mailbox.take(0.0) == []
+
+
+@pytest.mark.parametrize("how", ["put", "source", "watch"])
+def test_a_thread_that_waits_is_woken(how: str) -> None:
+    mailbox = Mailbox[bytes]()
+    source = Words(mailbox)
+    if how == "source":
+        mailbox.watch(source)
+    got: list[bytes] = []
+    thread = threading.Thread(target=lambda: got.extend(taken(mailbox)))
+    thread.start()
+    wake: dict[str, Callable[[], object]] = {
+        "put": lambda: mailbox.put(b"word"),
+        "source": lambda: source.theirs.send(b"word"),
+        "watch": lambda: (source.theirs.send(b"word"), mailbox.watch(source)),
+    }
+    wake[how]()
+    thread.join(WAIT_S)
+    assert got == [b"word"]
+    mailbox.close()
+    source.ours.close()
+    source.theirs.close()
+
+
+def test_a_source_that_ends_is_looked_at_no_more_and_the_others_are() -> None:
+    mailbox = Mailbox[bytes]()
+    first, second = Words(mailbox), Words(mailbox)
+    mailbox.watch(first)
+    mailbox.watch(second)
+    first.theirs.close()
+    second.theirs.send(b"still here")
+    assert taken(mailbox) == [b"still here"]
+    assert mailbox.take(0.0) == []
+    assert (first.fileno(), first.is_forsaken) == (-1, False)
+    mailbox.close()
+    assert second.is_forsaken
+    late = Words(mailbox)
+    mailbox.watch(late)
+    assert late.is_forsaken, "the mailbox is closed"
+    second.theirs.close()
+    late.theirs.close()
+
+
+def test_descriptors_that_select_does_not_take_are_polled() -> None:
+    high = 1500
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft <= high:
+        pytest.skip("this system has no descriptors so high")
+    mailbox = Mailbox[bytes]()
+    source = Words(mailbox)
+    low, source.ours = source.ours, socket.socket(fileno=os.dup2(source.ours.fileno(), high))
+    low.close()
+    mailbox.watch(source)
+    source.theirs.send(b"word")
+    assert taken(mailbox) == [b"word"]
+    assert mailbox.take(0.001) == []
+    source.theirs.send(b"word")
+    assert mailbox.gather()
+    mailbox.put(b"another")
+    assert mailbox.take(0.0) == [b"word", b"another"], "what was gathered came first"
+    mailbox.close()
+    source.theirs.close()
+    assert not mailbox.gather()
