@@ -23,9 +23,14 @@ _STREAMS_A_PROCESS = 32
 
 
 class LoadGenerator:
-    """Owns num_processes client processes, started at once, before anything is measured. Used by one thread."""
+    """Owns num_processes client processes, started at once, before anything is measured. Used by one thread.
 
-    def __init__(self, workload: Workload, num_processes: int) -> None:
+    counts_on: a run's requests are numbered on from those of the run before, not from 0 again, and have other prompts.
+    """
+
+    def __init__(self, workload: Workload, num_processes: int, *, counts_on: bool = False) -> None:
+        self._counts_on = counts_on
+        self._first_number = 0
         context = multiprocessing.get_context("spawn")  # gRPC does not outlive a fork
         self._tickets = Tickets(context)
         self._processes = [ClientProcess(context, workload, self._tickets) for _ in range(num_processes)]
@@ -39,7 +44,10 @@ class LoadGenerator:
         """
         streams = min(concurrency, num_requests)
         used = self._processes[:streams]
-        self._tickets.refill(num_requests)
+        first = self._first_number
+        if self._counts_on:
+            self._first_number += num_requests
+        self._tickets.refill(num_requests, first=first)
         for i, process in enumerate(used):
             share = streams * (i + 1) // len(used) - streams * i // len(used)
             process.prepare(Share(variant, share))
@@ -51,7 +59,7 @@ class LoadGenerator:
             on_progress(self._tickets.num_taken)
         done = [process.result() for process in used]
         merged = {number: outcome for part in done for number, outcome in part.outcomes.items()}
-        outcomes = tuple(merged[number] for number in range(num_requests))
+        outcomes = tuple(merged[number] for number in range(first, first + num_requests))
         return Run(
             variant.mode,
             repeat,

@@ -30,7 +30,6 @@ from paceline.config import flag, parse_flags, require
 from paceline.errors import ConfigError
 from paceline.threads import num_cores
 
-_PROMPTS = tuple(f"Prompt number {i} of the router's load." for i in range(64))
 _AT_ONCE: Mapping[str, Any] = {"stream_interval": 1, "step_ms": 0.0}
 
 
@@ -88,13 +87,17 @@ class RouterLoadConfig:
 
     def work(self) -> Work:
         processes = self.client_processes or processes_for(self.streams)
-        prompts = tuple(load_prompts(DEFAULT_PROMPTS)) if self.with_model else _PROMPTS
+        prompts = tuple(load_prompts(DEFAULT_PROMPTS)) if self.with_model else self._prompts(self.requests)
         variant = Variant(SPECULATIVE if self.with_model else PLAIN)
         return Work(prompts, self.max_tokens, variant, self.streams, self.requests, processes)
 
     def first_token_work(self) -> Work:
-        work = self.work()
-        return Work(work.prompts, 1, work.variant, 1, self.first_token_requests, 1)
+        return Work(self._prompts(self.first_token_requests), 1, Variant(PLAIN), 1, self.first_token_requests, 1)
+
+    def _prompts(self, num_requests: int) -> tuple[str, ...]:
+        """For all runs, the uncounted first one included: none comes twice, for routers keep what they tokenised."""
+        num_prompts = (self.repeat + 1) * num_requests
+        return tuple(f"Prompt number {i} of the router's load." for i in range(num_prompts))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -99,7 +99,10 @@ def _interleaved(
     """The order turns around each time: what else the machine does then hits all alike."""
     figures: dict[str, list[FiguresT]] = {rig.dress.name: [] for rig in rigs}
     with contextlib.ExitStack() as stack:
-        pairs = [(rig, stack.enter_context(LoadGenerator(_workload(rig, work), work.num_processes))) for rig in rigs]
+        pairs = [
+            (rig, stack.enter_context(LoadGenerator(_workload(rig, work), work.num_processes, counts_on=True)))
+            for rig in rigs
+        ]
         for _, generator in pairs:  # connections, and the first use of all code
             _ask(generator, work, min(work.num_requests, work.num_streams))
         for i in range(repeat):

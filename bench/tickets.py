@@ -7,17 +7,19 @@ from multiprocessing.context import SpawnContext
 
 
 class Tickets:
-    """Hands out 0, 1, 2, ... to any process, each number once, up to a limit."""
+    """Hands out first, first + 1, ... to any process, each number once, as many as a run has."""
 
     def __init__(self, context: SpawnContext) -> None:
         self._next = context.Value("q", 0)
+        self._first = 0  # in the process that refills
         self._limit = context.Value("q", 0, lock=False)
         self._exhausted_s = context.Value("d", 0.0, lock=False)
 
-    def refill(self, count: int) -> None:
+    def refill(self, count: int, *, first: int = 0) -> None:
         """For the next run, while no process takes."""
+        self._first = first
         with self._next.get_lock():
-            self._next.value, self._limit.value, self._exhausted_s.value = 0, count, 0.0
+            self._next.value, self._limit.value, self._exhausted_s.value = first, first + count, 0.0
 
     def take(self) -> int | None:
         """None where all are taken."""
@@ -32,7 +34,8 @@ class Tickets:
 
     @property
     def num_taken(self) -> int:
-        return int(self._next.value)
+        """Of this run; asked by the process that refilled."""
+        return int(self._next.value) - self._first
 
     @property
     def exhausted_s(self) -> float:

@@ -64,6 +64,14 @@ def test_prompts_come_again_in_turn_each_with_its_own_seed(router):
     assert sent == [(f"prompt {i % 3}", 10 + i % 3) for i in range(7)]
 
 
+def test_a_run_that_counts_on_has_the_prompts_that_come_next(router):
+    with LoadGenerator(workload(router, num_prompts=5), 1, counts_on=True) as generator:
+        first = run(generator, 2, concurrency=1)
+        second = run(generator, 3, concurrency=1)
+    assert [len(first.outcomes), len(second.outcomes)] == [2, 3]
+    assert [request.chat.messages[0].content for request in router.requests] == [f"prompt {i}" for i in range(5)]
+
+
 def test_the_same_processes_serve_run_after_run(router):
     with LoadGenerator(workload(router), 2) as generator:
         assert run(generator, 4, concurrency=2).output_tokens == 16
