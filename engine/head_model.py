@@ -74,7 +74,8 @@ class HeadModel:
         self.config = config
         self.fingerprint = fingerprint_of(source)
         self.feature_id = feature_id(source, config.aux_layers(target.num_layers))
-        self.weight_bytes = loader.num_bytes + weights.cos_sin.nbytes
+        rounded_bytes = sum(ops.rounded_bytes(matrix) for matrix in weights.matrices)
+        self.weight_bytes = loader.num_bytes + weights.cos_sin.nbytes + rounded_bytes
         self._head = ops.prepare_head(weights)
         self._target_ids = vocabulary.target_ids
         self.dtype = loader.dtype

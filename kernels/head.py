@@ -31,6 +31,11 @@ class HeadWeights:
     norm_before_residual: bool  # the residual is the normed feature
     norm_output: bool  # the next forward takes the normed result
 
+    @property
+    def matrices(self) -> tuple[Tensor, ...]:
+        """The prepared ones."""
+        return self.attention.qkv, self.attention.output, self.gate_up, self.down, self.lm_head
+
 
 @dataclass(frozen=True, slots=True)
 class HeadRows:

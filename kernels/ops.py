@@ -207,6 +207,10 @@ class Ops(Protocol):
         """``prepare_weight`` of a draft head, which only guesses: a backend may round it, for it to be read faster."""
         ...
 
+    def rounded_bytes(self, weight: Tensor) -> int:
+        """Memory of the rounded copy that a prepared weight keeps beside itself; 0 where it has none."""
+        ...
+
     def prepare_head(self, weights: HeadWeights) -> Head:
         """The head whose matrices were prepared by this backend."""
         ...

@@ -48,6 +48,9 @@ class ReferenceOps:
     def prepare_draft_weight(self, weight: Tensor) -> Tensor:
         return self.prepare_weight(weight)
 
+    def rounded_bytes(self, weight: Tensor) -> int:
+        return 0
+
     def prepare_head(self, weights: HeadWeights) -> Head:
         return ReferenceHead(self, weights)
 

@@ -24,8 +24,9 @@ from kernels.reference.ops import ReferenceOps
 from kernels.triton_ops import activation, grow, kv, norm, philox, rope, select
 from kernels.triton_ops.attention import TritonAttention
 from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
-from kernels.triton_ops.linear import SKINNY_ROWS, SkinnyLinear
+from kernels.triton_ops.linear import ROUNDED_ROWS, SKINNY_ROWS, SkinnyLinear
 from kernels.triton_ops.overlap import can_overlap
+from kernels.triton_ops.rounded_weight import DraftWeight, RoundedWeight
 from kernels.triton_ops.rows import gather_rows, scatter_rows
 from kernels.triton_ops.tuned_linear import TunedLinear
 from kernels.triton_ops.walk import Walker
@@ -41,15 +42,22 @@ class TritonOps(ReferenceOps):
     name = "triton"
 
     def __init__(
-        self, device: torch.device | str = "cuda", *, overlap: bool | None = None, skinny_rows: int = SKINNY_ROWS
+        self,
+        device: torch.device | str = "cuda",
+        *,
+        overlap: bool | None = None,
+        skinny_rows: int = SKINNY_ROWS,
+        rounded_rows: int = ROUNDED_ROWS,
     ) -> None:
         """overlap: whether kernels start while the one before ends; None: where the device can.
 
-        skinny_rows: products of at most so many rows are computed by Triton, others by cuBLAS.
+        skinny_rows: products of at most so many rows are computed by Triton, others by cuBLAS. rounded_rows: the same
+        of draft weights, whose products Triton computes in 8 bits; 0 rounds none.
         """
         super().__init__(device)
         self._overlap = can_overlap(self.device) if overlap is None else overlap
         self._skinny_rows = skinny_rows
+        self._rounded_rows = rounded_rows
         self._skinny = SkinnyLinear(self.device, overlap=self._overlap)
         self._tuned = TunedLinear(self.device)
         self._attention = TritonAttention(self.device)
@@ -66,20 +74,38 @@ class TritonOps(ReferenceOps):
     def choose_nodes(self, trees: GrowingTrees) -> None:
         grow.choose_nodes(trees)
 
+    def prepare_draft_weight(self, weight: Tensor) -> Tensor:
+        """In bf16 and fp16 with a copy of 8 bits and a scale a row, for few rows; many rows take the weight itself."""
+        prepared = self.prepare_weight(weight)
+        return DraftWeight.of(prepared) if self._rounded_rows and SkinnyLinear.can_round(prepared) else prepared
+
+    def rounded_bytes(self, weight: Tensor) -> int:
+        return weight.rounded.nbytes if isinstance(weight, DraftWeight) else 0
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        if len(x) <= self._skinny_rows and SkinnyLinear.fits(x, weight):
-            return self._skinny.linear(x, weight, bias)
+        skinny = self._skinny_weight(x, weight)
+        if skinny is not None:
+            return self._skinny.linear(x, skinny, bias)
         return self._tuned.linear(x, weight, bias)
 
     def tuning(self) -> AbstractContextManager[None]:
         return self._tuned.tuning()
 
     def logits(self, x: Tensor, weight: Tensor) -> Tensor:
-        if len(x) <= self._skinny_rows and SkinnyLinear.fits(x, weight):
-            return self._skinny.linear(x, weight, out_dtype=torch.float32)
+        skinny = self._skinny_weight(x, weight)
+        if skinny is not None:
+            return self._skinny.linear(x, skinny, out_dtype=torch.float32)
         if x.dtype == torch.float32 or x.device.type != "cuda":
             return super().logits(x, weight)
         return torch.mm(x, weight.t(), out_dtype=torch.float32)
+
+    def _skinny_weight(self, x: Tensor, weight: Tensor) -> Tensor | RoundedWeight | None:
+        """The weight as Triton is to multiply x with it; None: it is not."""
+        form: Tensor | RoundedWeight = weight
+        max_rows = self._skinny_rows
+        if isinstance(weight, DraftWeight):
+            form, max_rows = weight.rounded, self._rounded_rows
+        return form if len(x) <= max_rows and SkinnyLinear.fits(x, weight) else None
 
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
         return gather_rows(table, ids)

@@ -62,7 +62,7 @@ class DraftWeight(Tensor):
 
     rounded: RoundedWeight
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
     def of(cls, weight: Tensor) -> Self:

@@ -18,7 +18,17 @@ from kernels.reference.ops import ReferenceOps
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
 from tests.support.eager_buffers import replay_by_calling
-from tests.support.tiny_draft import Prompt, random_prompt, save_tiny_draft
+from tests.support.tiny_draft import (
+    DRAFT_VOCAB,
+    HEAD_DIM,
+    HEADS,
+    HIDDEN,
+    KV_HEADS,
+    MLP,
+    Prompt,
+    random_prompt,
+    save_tiny_draft,
+)
 
 PAGE_SIZE, NUM_PAGES = 4, 400
 LIMITS = DrafterLimits(max_rows=48, max_sessions=9)
@@ -34,6 +44,7 @@ PARAMS = [
     replace(SAMPLED, num_steps=3, eagle_topk=1, num_draft_tokens=4),
     replace(GREEDY, num_steps=9, eagle_topk=8, num_draft_tokens=64),
 ]
+INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="triton compiles for the GPU here")
 
 
 @pytest.fixture(scope="module")
@@ -180,6 +191,26 @@ def test_tritons_kernels_grow_the_tree_that_numpy_grows(
     drafter = DeviceDrafter(model, model.make_cache(NUM_PAGES, PAGE_SIZE), DrafterLimits(max_rows=8, max_sessions=2))
     item = new_item(allocator, random_prompt(3), replace(SAMPLED, num_steps=2, eagle_topk=2, num_draft_tokens=5))
     assert_same(drafter.extend([item])[0], plain.extend([item])[0])
+
+
+@pytest.mark.parametrize("at", [pytest.param("cpu", marks=INTERPRETED), pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_head_in_8_bits_guesses_nearly_as_the_head_itself(tmp_path: Path, allocator: PageAllocator, at: str) -> None:
+    from kernels.triton_ops.ops import TritonOps
+
+    tiny = save_tiny_draft(tmp_path)
+    rounded, itself = (tiny.head(TritonOps(at, rounded_rows=rows), dtype=torch.float16) for rows in (64, 0))
+    hidden = random_prompt(9).features.to(rounded.device, rounded.dtype)
+    near, exact = rounded.logits(hidden), itself.logits(hidden)
+    assert not torch.equal(near, exact)
+    torch.testing.assert_close(near, exact, rtol=0, atol=0.02 * float(exact.abs().max()))
+    heads = (HEADS + 2 * KV_HEADS) * HEAD_DIM
+    shapes = ((heads, 2 * HIDDEN), (HIDDEN, HEADS * HEAD_DIM), (2 * MLP, HIDDEN), (HIDDEN, MLP), (DRAFT_VOCAB, HIDDEN))
+    assert rounded.weight_bytes - itself.weight_bytes == sum(rows * (width + 4) for rows, width in shapes)
+    drafter = DeviceDrafter(
+        rounded, rounded.make_cache(NUM_PAGES, PAGE_SIZE), DrafterLimits(max_rows=8, max_sessions=2)
+    )
+    (tree,) = drafter.extend([new_item(allocator, random_prompt(3), replace(GREEDY, num_steps=2, num_draft_tokens=5))])
+    assert tree is not None and len(tree.tokens) == 5
 
 
 @pytest.mark.gpu

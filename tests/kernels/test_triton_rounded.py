@@ -7,6 +7,7 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed here")
 from kernels.triton_ops.linear import MAX_ROWS, SkinnyLinear, SkinnyPlan, SkinnyTile
+from kernels.triton_ops.ops import TritonOps
 from kernels.triton_ops.rounded_weight import DraftWeight, RoundedWeight
 
 DEVICES = [
@@ -91,6 +92,28 @@ def test_a_draft_weight_is_a_plain_tensor_to_torch(device: torch.device) -> None
     assert draft.data_ptr() == weight.data_ptr() and type(draft.t()) is torch.Tensor
     x = _random(3, 32, device=device)
     assert torch.equal(torch.nn.functional.linear(x, draft), torch.nn.functional.linear(x, weight))
+
+
+def test_few_rows_are_multiplied_in_8_bits_and_many_rows_by_the_weight_itself(device: torch.device) -> None:
+    ops = TritonOps(device, rounded_rows=4)
+    weight, x, bias = (_random(*shape, device=device) for shape in ((20, 64), (5, 64), (20,)))
+    draft = ops.prepare_draft_weight(weight)
+    assert isinstance(draft, DraftWeight) and ops.rounded_bytes(draft) == draft.rounded.nbytes
+    _check(ops.linear(x[:4], draft, bias), x[:4], draft.rounded, bias.double())
+    _check(ops.logits(x[:4], draft), x[:4], draft.rounded)
+    assert torch.equal(ops.linear(x, draft, bias), ops.linear(x, weight, bias))
+    assert torch.equal(ops.logits(x, draft), ops.logits(x, weight))
+
+
+def test_what_is_not_rounded_stays_a_plain_weight(device: torch.device) -> None:
+    weight = _random(20, 64, device=device)
+    for ops, other in (
+        (TritonOps(device), weight.float()),
+        (TritonOps(device), _random(20, 24, device=device)),
+        (TritonOps(device, rounded_rows=0), weight),
+    ):
+        plain = ops.prepare_draft_weight(other)
+        assert type(plain) is torch.Tensor and ops.rounded_bytes(plain) == 0
 
 
 @pytest.mark.gpu
