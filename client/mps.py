@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from paceline.errors import ConfigError
 
 _PROGRAM = "nvidia-cuda-mps-control"
 _SILENT = -1  # in place of an exit code
+
+_log = logging.getLogger(__name__)
 
 
 class MpsDaemon:
@@ -43,19 +46,26 @@ class MpsDaemon:
         code, said = self._control("-d")
         if code != 0:
             shutil.rmtree(self._folder)
-            said = said or f"exit code {code}"
             raise ConfigError(f"--mps: {_PROGRAM} does not start: {said}; leave --mps out")
 
     def stop(self) -> None:
-        """Once no client runs. A second call does nothing."""
-        if os.path.isdir(self._folder):
-            self._control(says="quit\n")
+        """Once no client runs. A second call does nothing. A daemon that does not quit keeps its folder: a warning says
+        how to end it."""
+        if not os.path.isdir(self._folder):
+            return
+        code, said = self._control(says="quit\n")
+        if code == 0:
             shutil.rmtree(self._folder, ignore_errors=True)
+            return
+        by_hand = f"echo quit | CUDA_MPS_PIPE_DIRECTORY={self._folder} {_PROGRAM}"
+        _log.warning("--mps: the daemon does not quit: %s; end it by hand: %s", said, by_hand)
+        self._folder = ""
 
     def _control(self, *flags: str, says: str = "") -> tuple[int, str]:
-        """Exit code and output. That goes to a file: a daemon would keep a pipe open.
+        """Exit code, and what it says: never nothing where the code is not 0.
 
-        The daemon sees all GPUs: where it sees some, its clients' CUDA_VISIBLE_DEVICES would count among those.
+        Its output goes to a file: a daemon would keep a pipe open. The daemon sees all GPUs: where it sees some, its
+        clients' CUDA_VISIBLE_DEVICES would count among those.
         """
         environment = {**os.environ, **self.environment}
         environment.pop("CUDA_VISIBLE_DEVICES", None)
@@ -74,4 +84,5 @@ class MpsDaemon:
             except subprocess.TimeoutExpired:
                 return _SILENT, f"no answer for {self._answer_s:g} s"
             output.seek(0)
-            return done.returncode, output.read().strip()
+            said = output.read().strip()
+        return done.returncode, said or (f"exit code {done.returncode}" if done.returncode else "")

@@ -14,6 +14,7 @@ from typing import Any
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from client.errors import typed_errors
+from paceline.address import HostPort, parse_address
 from paceline.errors import PacelineError
 from paceline.rpc import open_blocking_channel
 from paceline.tls import TlsIdentity
@@ -61,14 +62,15 @@ class Prober:
                 ready = state.status == health_pb2.HealthCheckResponse.SERVING
         except PacelineError as failure:
             error = str(failure)
-        return Probe(
-            service, address, info, ready, error, self._clock_ahead_s(address), self._certificate_ends_s(address)
-        )
+        place = parse_address(address)
+        if place is None:  # one of gRPC's schemes, like unix:
+            return Probe(service, address, info, ready, error)
+        return Probe(service, address, info, ready, error, self._clock_ahead_s(place), self._certificate_ends_s(place))
 
-    def _clock_ahead_s(self, address: str) -> float | None:
+    def _clock_ahead_s(self, place: HostPort) -> float | None:
         if not self.metrics_port:
             return None
-        url = f"http://{address.rpartition(':')[0]}:{self.metrics_port}/metrics"
+        url = f"http://{place.url_host}:{self.metrics_port}/metrics"
         try:
             before = time.time()
             with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
@@ -83,18 +85,17 @@ class Prober:
             return theirs + 1 - before
         return max(0.0, theirs - time.time())
 
-    def _certificate_ends_s(self, address: str) -> float | None:
+    def _certificate_ends_s(self, place: HostPort) -> float | None:
         if self.tls is None:
             return None
         files = self.tls.files
-        host, _, port = address.rpartition(":")
         context = ssl.create_default_context(cafile=files.ca)
         try:
             if files.cert:
                 context.load_cert_chain(files.cert, files.key)
             with (
-                socket.create_connection((host.strip("[]"), int(port)), _TIMEOUT_S) as plain,
-                context.wrap_socket(plain, server_hostname=files.peer_name or host.strip("[]")) as connection,
+                socket.create_connection(place, _TIMEOUT_S) as plain,
+                context.wrap_socket(plain, server_hostname=files.peer_name or place.host) as connection,
             ):
                 certificate = connection.getpeercert()
         except (ssl.SSLError, OSError):  # the call itself has said why

@@ -11,6 +11,11 @@ class HostPort(NamedTuple):
     host: str  # without the brackets of an IPv6 host
     port: int  # 1 to 65535
 
+    @property
+    def url_host(self) -> str:
+        """With the brackets."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
 
 def parse_address(text: str) -> HostPort | None:
     """None for what is no host:port: a URL, without a port, an IPv6 host without brackets."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 
-from paceline.address import host_of
+from paceline.address import HostPort, parse_address
 from paceline.tls import TlsFiles, TlsIdentity
 
 PROBE_TIMEOUT_S = 2.0
@@ -19,22 +19,22 @@ def tls_fault(address: str, tls: TlsIdentity | None, details: str) -> str:
 
     details: gRPC's message. Asks the server where that leaves it open, which may take PROBE_TIMEOUT_S twice.
     """
-    if not any(sign in details for sign in _SIGNS):
+    place = parse_address(address)
+    if place is None or not any(sign in details for sign in _SIGNS):  # None: one of gRPC's schemes, like unix:
         return ""
     if tls is None:
-        return "it speaks TLS: give --tls-ca, and --tls-cert with --tls-key" if _speaks_tls(address) else ""
-    return _fault(address, tls.files)
+        return "it speaks TLS: give --tls-ca, and --tls-cert with --tls-key" if _speaks_tls(place) else ""
+    return _fault(place, tls.files)
 
 
-def _fault(address: str, files: TlsFiles) -> str:
+def _fault(place: HostPort, files: TlsFiles) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
-    host = host_of(address)
     try:
         context.load_verify_locations(files.ca)
         if files.cert:
             context.load_cert_chain(files.cert, files.key)
-        admitted = _shake_hands(address, context, server_name=files.peer_name or host)
+        admitted = _shake_hands(place, context, server_name=files.peer_name or place.host)
     except ssl.SSLCertVerificationError as error:
         return f"its certificate is not good: {error.verify_message}; see its --tls-cert, our --tls-ca, --tls-peer-name"
     except ssl.SSLError as error:
@@ -52,12 +52,12 @@ def _fault(address: str, files: TlsFiles) -> str:
     )
 
 
-def _speaks_tls(address: str) -> bool:
+def _speaks_tls(place: HostPort) -> bool:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
-        _shake_hands(address, context, server_name="")
+        _shake_hands(place, context, server_name="")
     except ssl.SSLError as error:
         return not any(word in (error.reason or "") for word in _NO_TLS)
     except OSError:
@@ -65,13 +65,12 @@ def _speaks_tls(address: str) -> bool:
     return True
 
 
-def _shake_hands(address: str, context: ssl.SSLContext, *, server_name: str) -> bool:
+def _shake_hands(place: HostPort, context: ssl.SSLContext, *, server_name: str) -> bool:
     """Whether the server goes on: under TLS 1.3 its verdict on our certificate comes after the handshake, and gRPC's
     verdict is to close the connection, where it would else send its settings.
     """
-    host, _, port = address.rpartition(":")
     with (
-        socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S) as plain,
+        socket.create_connection(place, PROBE_TIMEOUT_S) as plain,
         context.wrap_socket(plain, server_hostname=server_name or None) as connection,
     ):
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.address import parse_address
 from paceline.config import flag, require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.logs import LEVELS
@@ -109,9 +110,8 @@ class TargetConfig(ServiceFlags):
         hosts = self.nnodes
         require(self.tp_size % hosts == 0, "tp_size", self.tp_size, f"a multiple of --nnodes, {hosts}")
         require(0 <= self.node_rank < hosts, "node_rank", self.node_rank, f"0 to {hosts - 1}, below --nnodes")
-        host, _, port = self.dist_init_addr.rpartition(":")
-        is_address = bool(host) and port.isdecimal() and 0 < int(port) < 2**16
         if hosts > 1:
+            is_address = parse_address(self.dist_init_addr) is not None
             require(is_address, "dist_init_addr", self.dist_init_addr or "unset", "host:port of host 0")
         else:
             require(not self.dist_init_addr, "dist_init_addr", self.dist_init_addr, "unset without --nnodes")

@@ -41,6 +41,19 @@ def test_a_daemon_that_does_not_start_says_what_it_said(program):
     assert not os.path.exists(daemon.environment["CUDA_MPS_PIPE_DIRECTORY"])
 
 
+def test_a_daemon_that_does_not_quit_is_named_once_and_keeps_its_folder(program, caplog):
+    program.write_text("#!/bin/sh\n[ $# -eq 1 ] || { echo 'clients are running'; exit 1; }\n")
+    daemon = MpsDaemon()
+    daemon.start()
+    folder = daemon.environment["CUDA_MPS_PIPE_DIRECTORY"]
+    daemon.stop()
+    daemon.stop()
+    by_hand = f"echo quit | CUDA_MPS_PIPE_DIRECTORY={folder} nvidia-cuda-mps-control"
+    (warning,) = caplog.messages
+    assert warning == f"--mps: the daemon does not quit: clients are running; end it by hand: {by_hand}"
+    os.rmdir(folder)
+
+
 def test_a_program_that_does_not_answer_is_given_up(program):
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     daemon = MpsDaemon(answer_s=0.1)

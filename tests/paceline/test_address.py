@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.address import parse_address
+from paceline.address import HostPort, parse_address
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,12 @@ from paceline.address import parse_address
 )
 def test_a_host_and_a_port_are_an_address(text: str, parts: tuple[str, int]) -> None:
     assert parse_address(text) == parts
+
+
+def test_an_ipv6_host_has_its_brackets_in_a_url_alone() -> None:
+    place = parse_address("[::1]:80")
+    assert place is not None and (place.host, place.url_host) == ("::1", "[::1]")
+    assert HostPort("router.svc", 80).url_host == "router.svc"
 
 
 @pytest.mark.parametrize(

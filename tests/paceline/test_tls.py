@@ -191,3 +191,7 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def test_a_socket_in_the_file_system_has_no_tls_to_find_fault_with() -> None:
+    assert tls_fault("unix:/nowhere.sock", None, "Socket closed") == ""
