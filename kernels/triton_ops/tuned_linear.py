@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from kernels.triton_ops.cublaslt import CublasLt, CublasLtError
 from kernels.triton_ops.product import Operands, Product, ProductShape, torch_product
-from kernels.triton_ops.product_timer import product_us
+from kernels.triton_ops.product_timer import ProductTimer
 
 # Past these rows torch's own choice is as fast: python -m bench.gpu_products
 MIN_ROWS, MAX_ROWS = 48, 512
@@ -42,12 +42,15 @@ class TunedLinear:
         device: torch.device,
         *,
         load: Callable[[torch.device], ProductSource] = CublasLt,
-        time_us: Callable[[Sequence[Product], Operands], list[float]] = product_us,
+        time_us: Callable[[Sequence[Product], Operands], list[float]] | None = None,
     ) -> None:
-        """load: called when the first choice is due; where it raises CublasLtError, every product stays torch's."""
+        """load: called when the first choice is due; where it raises CublasLtError, every product stays torch's.
+
+        time_us: microseconds of one use of each product; None takes a ProductTimer.
+        """
         self._device = device
         self._load = load
-        self._time_us = time_us
+        self._time_us = ProductTimer() if time_us is None else time_us
         self._source: ProductSource | None = None
         self._is_tuning = False
         self._choices: dict[ProductShape, _Choice] = {}

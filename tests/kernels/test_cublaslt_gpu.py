@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="triton is not installed here")
 from kernels.triton_ops.cublaslt import CublasLt, CublasLtError
 from kernels.triton_ops.ops import TritonOps
 from kernels.triton_ops.product import Operands, Product, torch_product
-from kernels.triton_ops.product_timer import product_us
+from kernels.triton_ops.product_timer import ProductTimer
 from kernels.triton_ops.tuned_linear import TunedLinear
 
 pytestmark = pytest.mark.gpu
@@ -105,9 +105,9 @@ def test_ops_that_were_tuned_agree_with_torch_and_fp32_stays_torchs_bit_for_bit(
 
 def test_a_product_of_more_bytes_takes_longer_and_equal_ones_take_as_long() -> None:
     small, large = _operands(64, 2048, 2048), _operands(64, 16384, 4096)
-    times = []
+    timer, times = ProductTimer(), []
     for operands in (small, large):
         torch_product(operands, torch.empty((64, len(operands.weight)), dtype=torch.bfloat16, device="cuda"))
-        times.append(product_us([torch_product] * 3, operands))
+        times.append(timer([torch_product] * 3, operands))
     assert min(times[1]) > max(times[0])
     assert max(times[1]) < 1.1 * min(times[1])
