@@ -45,6 +45,13 @@ class ModelShape:
             "draft logits": (self.draft_vocab, self.hidden),
         }
 
+    @property
+    def head_weights(self) -> dict[str, tuple[int, int]]:
+        """All matrices of the head: [out, in]."""
+        weights = self.weights
+        layer = {f"draft {name}": weights[name] for name in ("output", "gate_up", "down")}
+        return {"draft qkv": (weights["qkv"][0], 2 * self.hidden), **layer, "draft logits": weights["draft logits"]}
+
 
 SHAPES = {
     "8b": ModelShape(hidden=4096, heads=32, kv_heads=8, head_dim=128, inner=14336, layers=32),
