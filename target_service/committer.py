@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -24,6 +25,20 @@ class Committed:
 
     news: StepNews
     ended: list[int]  # trees of the plan whose requests ended
+
+
+@dataclass(slots=True)
+class Decided:
+    """A step whose tokens and lengths are known: enough to ask the drafts, and to run the next one."""
+
+    planned: PlannedStep
+    accept_length: np.ndarray  # int32 [b]
+    base: np.ndarray  # int64 [b], position of each tree's root
+    kept: np.ndarray  # int64 [b], tokens of each tree
+    ids: np.ndarray  # int32 [sum of kept]
+    ended: list[int]
+    shapes: Sequence[TreeShape | None]
+    committed: Committed | None = None  # once it was accounted for
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +65,13 @@ class Committer:
 
     def commit(
         self, planned: PlannedStep, walk: WalkResult, *, step: int, shapes: Sequence[TreeShape | None]
-    ) -> Committed:
+    ) -> Decided:
         """Every tree's root lies at the position before its first new token, that of a prompt's last row included.
 
-        A request that ends is gone when this returns; its last tokens are in the news, which are yet to be told. A
-        plan's first rows are its trees, so that a node of theirs and its row have the same number. shapes: of the trees
-        that the plan's first num_speculating requests were asking for at its launch; None for one that had not asked.
+        A request that ends is gone when this returns. What nobody waits for is left to ``account``, which is to be
+        called before anything else happens to the requests. A plan's first rows are its trees, so that a node of theirs
+        and its row have the same number. shapes: of the trees that the plan's first num_speculating requests were
+        asking for at its launch; None for one that had not asked.
         """
         table, rows = self._table, planned.rows
         trees = planned.plan.trees
@@ -67,28 +83,40 @@ class Committer:
         depth = np.arange(len(entry)) - starts[entry]
         tokens = _Tokens(walk.verified_id, entry, rows[entry], depth, base[entry])
         if len(entry) > len(rows):
-            table.moves += _moves(table, walk.accepted_indices - first_nodes[entry], tokens)
+            table.move_later(partial(_moves, table, walk.accepted_indices - first_nodes[entry], tokens))
         kept, ends = self._ends(table.limit[rows] - 1 - base, counts, tokens)
         if ends:
             tokens = tokens[depth < kept[entry]]
         table.tokens[tokens.rows, tokens.roots + tokens.depth + 1] = tokens.ids
         table.committed_len[rows] = base + counts
         table.last_step[rows] = step
-        table.counts.add_rounds(rows[: planned.num_decoding], late=rows[planned.late])
-        asked = None
         if planned.num_speculating:
-            asked = self._note_trees(planned, walk.accept_length, shapes)
             _note_paths(planned, walk, starts=starts, step=step)
         for chunk in planned.due.chunks:
             if chunk.is_last:
                 self._requests.begin_decoding(chunk.seq)
             else:
                 chunk.seq.committed_len = chunk.stop
-        deltas = TokenColumns(table.request[rows], base + 1 - table.prompt_len[rows], kept, tokens.ids)
-        news = StepNews(table.stream[rows], deltas, asked)
-        for number, reason in ends.items():
-            self._requests.finish(planned.seqs[number].key, reason)
-        return Committed(news, list(ends))
+        decided = Decided(planned, walk.accept_length, base, kept, tokens.ids, list(ends), shapes)
+        if ends:
+            self.account(decided)
+            for number, reason in ends.items():
+                self._requests.finish(planned.seqs[number].key, reason)
+        return decided
+
+    def account(self, decided: Decided) -> Committed:
+        """Counts the step, and puts together what the routers are to learn of it, which is yet to be told."""
+        if decided.committed is not None:
+            return decided.committed
+        table, planned = self._table, decided.planned
+        rows = planned.rows
+        table.counts.add_rounds(rows[: planned.num_decoding], late=rows[planned.late])
+        asked = self._note_trees(decided) if planned.num_speculating else None
+        offset = decided.base + 1 - table.prompt_len[rows]
+        deltas = TokenColumns(table.request[rows], offset, decided.kept, decided.ids)
+        decided.committed = Committed(StepNews(table.stream[rows], deltas, asked), decided.ended)
+        table.settle_moves()
+        return decided.committed
 
     def _ends(
         self, allowed: np.ndarray, counts: np.ndarray, tokens: _Tokens
@@ -109,10 +137,9 @@ class Committer:
                 kept[number] = depth + 1
         return kept, ends
 
-    def _note_trees(
-        self, planned: PlannedStep, accept_length: np.ndarray, shapes: Sequence[TreeShape | None]
-    ) -> AskedTrees | None:
+    def _note_trees(self, decided: Decided) -> AskedTrees | None:
         """How far each tree was right; for the routers' policies with the late ones. None where no draft was asked."""
+        planned, accept_length, shapes = decided.planned, decided.accept_length, decided.shapes
         num_trees = len(planned.due.trees)
         node_indptr = planned.plan.trees.node_indptr
         num_nodes = node_indptr[1 : num_trees + 1] - node_indptr[:num_trees]

@@ -199,11 +199,14 @@ class EngineLoop:
         flight, result = self._flights.land()
         self._has_looked = False
         self._step = flight.number
-        committed = self._committer.commit(flight.planned, result.walk, step=flight.number, shapes=flight.shapes)
+        decided = self._committer.commit(flight.planned, result.walk, step=flight.number, shapes=flight.shapes)
+        if not self._parts.drafts.followed:
+            self._committer.account(decided)
         committed_s = self._clock()
         self._ask_drafts(committed_s)
         self._hand_over_orders()
         asked_s = self._clock()
+        committed = self._committer.account(decided)
         free_s = max(flight.began_s, self._over_s)
         self._over_s = flight.known_s if self._flights else committed_s
         done = DoneStep(

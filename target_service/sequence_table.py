@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,8 +61,10 @@ class SequenceTable:
         self.stop_ids = np.full((num_rows, 1), _NO_TOKEN, np.int32)  # padded; as wide as the most that a request has
         self.last_step = np.zeros(num_rows, np.int64)  # the step that it last took part in
         self.counts = RoundCounts(num_rows)
-        self.moves = Moves.none()
+        self._moves = Moves.none()
+        self._find_moves: Callable[[], Moves] | None = None
         self._sampling = sampling_batch([SamplingParams()] * num_rows)
+        self._sampled: tuple[bytes, SamplingBatch] | None = None  # of the last step's rows
         self._free = list(range(num_rows - 1, -1, -1))
 
     def add(self, request: Request, page_ids: np.ndarray, *, limit: int, stop_ids: frozenset[int]) -> int:
@@ -81,6 +84,7 @@ class SequenceTable:
         sampling = sampling_batch([request.params])
         for name in _SAMPLING:
             getattr(self._sampling, name)[row] = getattr(sampling, name)[0]
+        self._sampled = None
         return row
 
     def remove(self, row: int) -> None:
@@ -88,11 +92,32 @@ class SequenceTable:
         self._free.append(row)
         stays = self.moves.rows != row
         if not stays.all():
-            self.moves = self.moves[stays]
+            self._moves = self._moves[stays]
+
+    @property
+    def moves(self) -> Moves:
+        """Those that are yet to be made."""
+        if self._find_moves is not None:
+            self.settle_moves()
+        return self._moves
+
+    def move_later(self, find: Callable[[], Moves]) -> None:
+        """Moves that are found out when somebody asks for them."""
+        self.settle_moves()
+        self._find_moves = find
+
+    def settle_moves(self) -> None:
+        """Finds them out now."""
+        find, self._find_moves = self._find_moves, None
+        if find is not None:
+            self._moves += find()
 
     def sampling(self, rows: np.ndarray) -> SamplingBatch:
-        """How these requests sample."""
-        return SamplingBatch(*(getattr(self._sampling, name)[rows] for name in _SAMPLING))
+        """How these requests sample; not to be changed, for the next step of the same requests gets the same."""
+        key = rows.tobytes()
+        if self._sampled is None or self._sampled[0] != key:
+            self._sampled = key, SamplingBatch(*(getattr(self._sampling, name)[rows] for name in _SAMPLING))
+        return self._sampled[1]
 
     def pages_of(self, rows: np.ndarray, num_pages: np.ndarray) -> np.ndarray:
         """int32 [sum of num_pages]: the first pages of each of the rows."""
@@ -113,13 +138,17 @@ class SequenceTable:
     def take_moves(self, rows: np.ndarray) -> Moves:
         """Those of the rows, which the next step has. The others wait for theirs: it may be long, and a read on its way
         knows the places that they have now."""
-        if not len(self.moves.rows):
-            return self.moves
+        moves = self.moves
+        if not len(moves.rows):
+            return moves
+        if set(moves.rows.tolist()) <= set(rows.tolist()):
+            self._moves = Moves.none()
+            return moves
         taken = np.zeros(len(self.committed_len), np.bool_)
         taken[rows] = True
-        taken = taken[self.moves.rows]
-        moves, self.moves = self.moves[taken], self.moves[~taken]
-        return moves
+        taken = taken[moves.rows]
+        self._moves = moves[~taken]
+        return moves[taken]
 
     def _set_stop_ids(self, row: int, stop_ids: frozenset[int]) -> None:
         missing = len(stop_ids) - self.stop_ids.shape[1]
