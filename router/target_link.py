@@ -1,39 +1,36 @@
-"""The Serve stream to one target: reconnects, sends what the outbox holds, hands tokens to their requests."""
+"""The Serve stream to one target: reconnects, says what goes up, and works in what comes down."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import random
 from collections.abc import Iterator
-from typing import TypeAlias
 
 import grpc
 
-from paceline.codec import decode_finish_reason, decode_stats
-from paceline.errors import CapacityError, MismatchError, PacelineError, UnavailableError
+from paceline.codec import decode_stats
+from paceline.errors import MismatchError, PacelineError, UnavailableError
 from paceline.plumbing import Plumbing
 from paceline.types import SpeculationDecision
 from paceline.v1 import common_pb2, target_pb2, target_pb2_grpc
 from router import serve_codec
-from router.adaptive import RoundReport
 from router.backoff import Backoff
 from router.credits import CreditLedger
+from router.flights import Flights
 from router.link_listener import TargetListener
-from router.live_request import DeltaGapError, Flight, LiveRequest
-from router.outbox import Outbox
+from router.live_request import Flight, LiveRequest
 from router.peer import PeerInfo, TargetLoad
 from router.peer_link import CONNECT_TIMEOUT_S, next_message, stream_errors
-from router.target_end import end_of
+from router.progress import Progress
+from router.target_writer import ServeCall, ServeOutbox, write_all
 
-_Call: TypeAlias = "grpc.aio.StreamStreamCall[target_pb2.ServeRequest, target_pb2.ServeResponse]"
 _log = logging.getLogger(__name__)
 
 
 class TargetLink:
-    """One target. Each stream starts from nothing: a number of an earlier one means nothing to it."""
+    """One target. Each stream starts from nothing."""
 
     def __init__(
         self,
@@ -56,9 +53,9 @@ class TargetLink:
         self._hello = hello
         self._timeout_s = timeout_s
         self._plumbing = plumbing
-        self._flights: dict[int, LiveRequest] = {}
-        self._next_number = 1
-        self._outbox: Outbox[target_pb2.ServeRequest] = Outbox()
+        self._flights = Flights(on_empty=self._check_over)
+        self._progress = Progress(self, self._flights, listener)
+        self._outbox = ServeOutbox()
         self._heard_at = 0.0
         self._hung = False
         self._retired = False
@@ -78,17 +75,14 @@ class TargetLink:
 
     def flights(self) -> Iterator[LiveRequest]:
         """The requests on this target, oldest first."""
-        return iter(self._flights.values())
+        return iter(self._flights)
 
     def submit(self, live: LiveRequest, decision: SpeculationDecision, *, max_tokens: int, pages: int) -> None:
         """Starts an attempt. The stream must stand and its credits must cover the pages."""
         self.ledger.spend(pages)
-        number = self._next_number
-        self._next_number += 1
-        live.flight = Flight(self, number, decision)
         if not self._flights:
             self._heard_at = asyncio.get_running_loop().time()
-        self._flights[number] = live
+        number = self._flights.add(self, live, decision)
         self._outbox.submit(serve_codec.encode_submit(live, number=number, max_tokens=max_tokens))
 
     def update(self, live: LiveRequest, decision: SpeculationDecision) -> None:
@@ -103,8 +97,7 @@ class TargetLink:
 
     def cancel(self, live: LiveRequest) -> None:
         """Forgets the request and tells the target to."""
-        number = self._forget(live)
-        self._outbox.cancel(number)
+        self._outbox.cancel(self._flights.remove(live))
 
     def retire(self) -> None:
         """No longer named by --targets: takes no more requests, and is over with the last that it has."""
@@ -137,10 +130,10 @@ class TargetLink:
                 _log.warning("target %s is not reachable: %s", self.address, message)
             self.message = message
             self.contacted.set()
-            self._lose_flights()
+            self._listener.on_lost(self, self._flights.clear())
             await asyncio.sleep(backoff.next_s())
 
-    async def _serve(self, call: _Call) -> None:
+    async def _serve(self, call: ServeCall) -> None:
         """One stream from hello to its end, which is always an error."""
         try:
             try:
@@ -151,7 +144,7 @@ class TargetLink:
             except TimeoutError as error:
                 raise UnavailableError(f"no first message within {CONNECT_TIMEOUT_S:g} s") from error
             self._open(first)
-            writer = asyncio.create_task(self._write(call, self._outbox))
+            writer = asyncio.create_task(write_all(call, self._outbox))
             watchdog = asyncio.create_task(self._watch(call))
             try:
                 await self._read(call, first)
@@ -170,16 +163,16 @@ class TargetLink:
         self.info_message = first.info
         self.load = TargetLoad()
         self.ledger = CreditLedger()
-        self._outbox = Outbox()
+        self._outbox = ServeOutbox()
         self._hung = False
         self._heard_at = asyncio.get_running_loop().time()
         self.info = info
         self.message = ""
         _log.info("target %s is up, incarnation %x", self.address, info.incarnation)
 
-    async def _read(self, call: _Call, first: target_pb2.ServeResponse) -> None:
+    async def _read(self, call: ServeCall, first: target_pb2.ServeResponse) -> None:
         self._listener.on_ready(self)
-        self._take_state(first, new_tokens=self._take_progress(first))
+        self._take_state(first, new_tokens=self._progress.take(first))
         self.contacted.set()
         clock = asyncio.get_running_loop().time
         while True:
@@ -190,26 +183,9 @@ class TargetLink:
                     raise UnavailableError(f"no word for {self._timeout_s:g} s while it had requests") from error
                 raise
             self._heard_at = clock()
-            new_tokens = self._take_progress(message)
+            new_tokens = self._progress.take(message)
             await asyncio.sleep(0)  # tokens leave to their clients before the rest is looked at
             self._take_state(message, new_tokens=new_tokens)
-
-    def _take_progress(self, message: target_pb2.ServeResponse) -> int:
-        """What clients wait for. Returns the number of new tokens."""
-        new_tokens = self._take_deltas(message.deltas) if message.HasField("deltas") else 0
-        if message.HasField("rounds"):
-            self._take_rounds(message.rounds)
-        for finish in message.finishes:
-            live = self._flights.get(finish.request)
-            if live is not None:
-                reason = decode_finish_reason(finish.reason)
-                outcome = end_of(reason, finish.status_code, finish.status_message)
-                self._forget(live)
-                if finish.HasField("stats"):
-                    live.stats += decode_stats(finish.stats)
-                live.end(outcome)
-                self._listener.on_end(live)
-        return new_tokens
 
     def _take_state(self, message: target_pb2.ServeResponse, *, new_tokens: int) -> None:
         """What the router needs to know."""
@@ -228,7 +204,7 @@ class TargetLink:
 
     def _take_back(self, live: LiveRequest, returned: target_pb2.Return, *, granted: bool) -> None:
         """Until the target says otherwise, it takes no more where it drains or has not granted anew."""
-        self._forget(live)
+        self._flights.remove(live)
         live.stats += decode_stats(returned.stats)
         if returned.reason == target_pb2.RETURN_REASON_DRAINING:
             self.load = dataclasses.replace(self.load, draining=True)
@@ -236,51 +212,7 @@ class TargetLink:
             self.ledger.grant(slots=0, pages=0)
         self._listener.on_return(self, live, serve_codec.return_reason(returned.reason))
 
-    def _take_rounds(self, rounds: target_pb2.SpeculativeRounds) -> None:
-        """Raises WireError."""
-        flights = self._flights
-        reports = [
-            RoundReport(live, shape, accepted, late)
-            for number, shape, accepted, late in serve_codec.split_rounds(rounds)
-            if (live := flights.get(number)) is not None
-        ]
-        self._listener.on_rounds(self, reports)
-
-    def _take_deltas(self, deltas: target_pb2.TokenDeltas) -> int:
-        """New tokens of all requests. A request that was cancelled meanwhile is passed over. Raises WireError."""
-        flights = self._flights
-        new_tokens = 0
-        for number, offset, tokens in serve_codec.split_deltas(deltas):
-            live = flights.get(number)
-            if live is None:
-                continue
-            try:
-                new_tokens += live.accept(offset, tokens)
-            except DeltaGapError as error:
-                _log.error("target %s, request %s: %s; replaying", self.address, live.request.request_id, error)
-                self.cancel(live)
-                self._listener.on_return(self, live, "gap")
-            except CapacityError as error:
-                self.cancel(live)
-                live.end(error)
-                self._listener.on_end(live)
-        return new_tokens
-
-    async def _write(self, call: _Call, outbox: Outbox[target_pb2.ServeRequest]) -> None:
-        # A write on a stream that ended fails with these; the reader has the reason and reports it.
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            while True:
-                await outbox.wait()
-                if submissions := outbox.take_submissions():
-                    await call.write(serve_codec.join_submits(submissions))
-                if fields := outbox.take_batch_policy():
-                    await call.write(serve_codec.encode_batch_policy(fields))
-                if decisions := outbox.take_decisions():
-                    await call.write(serve_codec.encode_update(decisions))
-                if cancels := outbox.take_cancels():
-                    await call.write(serve_codec.encode_cancel(cancels))
-
-    async def _watch(self, call: _Call) -> None:
+    async def _watch(self, call: ServeCall) -> None:
         """Ends a stream on which requests wait and nothing comes. Pings see a dead host, not a hung process."""
         clock = asyncio.get_running_loop().time
         while True:
@@ -290,20 +222,6 @@ class TargetLink:
                 call.cancel()
                 return
 
-    def _forget(self, live: LiveRequest) -> int:
-        assert live.flight is not None
-        number = live.flight.number
-        del self._flights[number]
-        live.flight = None
-        self._check_over()
-        return number
-
     def _check_over(self) -> None:
         if self._retired and not self._flights:
             self.over.set()
-
-    def _lose_flights(self) -> None:
-        lives = list(self._flights.values())
-        for live in lives:
-            self._forget(live)
-        self._listener.on_lost(self, lives)
