@@ -6,7 +6,7 @@ from bench.host_draft_model import HIDDEN, VOCAB
 from draft_service.codec import Edge, RoundDecoder, encode_replies
 from draft_service.events import RoundMessage
 from draft_service.replies import StreamReplies
-from paceline.codec import encode_extend
+from paceline.round_codec import encode_extend
 from paceline.rounds import ExtendColumns
 from paceline.v1 import draft_pb2
 

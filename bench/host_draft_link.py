@@ -25,8 +25,9 @@ import numpy as np
 
 from bench.host_round import serve_draft, serving
 from paceline.address import host_of
-from paceline.codec import encode_sampling_params, fill_extend
+from paceline.codec import encode_sampling_params
 from paceline.frames import FrameSocket, frame
+from paceline.round_codec import fill_extend
 from paceline.rounds import ExtendColumns, RawTensor
 from paceline.types import SamplingParams, TreeShape
 from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc

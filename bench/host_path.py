@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry
 
 from bench.host_path_model import PAGE_SIZE, VOCAB_SIZE, Stamps, instant_rank
 from paceline.admission import pages_for
-from paceline.codec import encode_verify
 from paceline.mailbox import Mailbox
+from paceline.round_codec import encode_verify
 from paceline.rounds import ExtendColumns, VerifyColumns
 from paceline.tree import MAX_NODES
 from paceline.types import Rung, SamplingParams, SpeculationDecision, TreeShape

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
-from paceline.codec import decode_tensor
+from paceline.round_codec import decode_tensor
 from paceline.v1 import common_pb2
 
 _NUMPY_DTYPES = {"int32": np.int32, "int64": np.int64, "uint64": np.uint64}

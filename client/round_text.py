@@ -8,8 +8,8 @@ from datetime import datetime
 import numpy as np
 
 from client.vocabulary import Vocabulary
-from paceline.codec import decode_verify
 from paceline.errors import WireError
+from paceline.round_codec import decode_verify
 from paceline.tree import DraftTree
 from paceline.v1 import verify_pb2
 

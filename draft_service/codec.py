@@ -14,14 +14,9 @@ from draft_service.lane_door import LaneOffer
 from draft_service.load import LoadFigures
 from draft_service.replies import SessionCode, SessionReply, StreamReplies, SyncReply, TreeReplies
 from paceline import __version__
-from paceline.codec import (
-    decode_sampling_params,
-    decode_tensor,
-    decode_token_ids,
-    encode_tree_shape,
-    fill_verify,
-)
+from paceline.codec import decode_sampling_params, decode_token_ids, encode_tree_shape
 from paceline.errors import InvalidInputError, MismatchError, PacelineError, WireError
+from paceline.round_codec import decode_tensor, fill_verify
 from paceline.rounds import RawTensor, VerifyColumns
 from paceline.v1 import common_pb2, draft_pb2
 

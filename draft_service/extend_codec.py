@@ -6,8 +6,8 @@ from typing import cast
 
 import numpy as np
 
-from paceline.codec import decode_extend, decode_tensor
 from paceline.errors import InvalidInputError
+from paceline.round_codec import decode_extend, decode_tensor
 from paceline.rounds import ExtendColumns
 from paceline.types import tree_shape
 from paceline.v1 import verify_pb2

@@ -16,7 +16,7 @@ from engine.pages import HeldPages
 from engine.ragged import indptr
 from engine.tree_links import derive_links
 from engine.wire import to_raw
-from paceline.codec import encode_array, encode_tensor, encode_verify
+from paceline.round_codec import encode_array, encode_tensor, encode_verify
 from paceline.v1 import verify_pb2
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from paceline.codec import decode_verify, encode_sampling_params, encode_tensor, fill_extend
+from paceline.codec import encode_sampling_params
 from paceline.errors import WireError
+from paceline.round_codec import decode_verify, encode_tensor, fill_extend
 from paceline.rounds import ExtendColumns, RawTensor
 from paceline.v1 import draft_pb2, verify_pb2
 from target_service.draft_orders import DraftOrders, SyncOrder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline.codec import encode_array
+from paceline.round_codec import encode_array
 from paceline.v1 import verify_pb2
 from target_service.round_record import RoundRecord
 

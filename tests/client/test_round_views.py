@@ -11,9 +11,9 @@ from client.cli import main
 from client.round_json import round_json
 from client.round_text import round_text, slot_ranges, tree_lines
 from client.vocabulary import Vocabulary
-from paceline.codec import encode_array
 from paceline.defaults import DEFAULT_MODEL_PATH
 from paceline.errors import WireError
+from paceline.round_codec import encode_array
 from paceline.tree import DraftTree
 from paceline.v1 import verify_pb2
 

@@ -12,7 +12,7 @@ import torch
 
 from draft_service.replies import SessionCode
 from engine.wire import to_raw
-from paceline.codec import encode_extend, encode_tensor
+from paceline.round_codec import encode_extend, encode_tensor
 from paceline.types import SamplingParams
 from paceline.v1 import common_pb2, draft_pb2, verify_pb2
 from tests.support.draft_peer import Part, Running, Target, columns, sync_rows

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from draft_service.frame_codec import parse_round
 from engine.wire import to_raw
-from paceline.codec import encode_extend
+from paceline.round_codec import encode_extend
 from paceline.rounds import ExtendColumns
 from paceline.v1 import draft_pb2
 

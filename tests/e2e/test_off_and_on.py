@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from client.launcher import Fleet
-from paceline.codec import decode_verify
+from paceline.round_codec import decode_verify
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
 from paceline.v1 import common_pb2, draft_pb2, draft_pb2_grpc, target_pb2, target_pb2_grpc

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from engine.wire import borrow_tensor, dtype_name, dtype_named, to_raw, to_tensor
-from paceline.codec import decode_tensor, encode_tensor
 from paceline.errors import WireError
+from paceline.round_codec import decode_tensor, encode_tensor
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64])

@@ -5,16 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.codec import (
-    decode_extend,
-    decode_sampling_params,
-    decode_tensor,
-    decode_verify,
-    encode_array,
-    encode_extend,
-    encode_verify,
-)
+from paceline.codec import decode_sampling_params
 from paceline.errors import UnsupportedFieldError, WireError
+from paceline.round_codec import decode_extend, decode_tensor, decode_verify, encode_array, encode_extend, encode_verify
 from paceline.rounds import ExtendColumns, RawTensor, VerifyColumns
 from paceline.v1 import common_pb2, verify_pb2
 

@@ -13,8 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from draft_service.service import DraftService, LoadedDraft
 from engine.wire import to_raw
-from paceline.codec import decode_verify, encode_extend, encode_sampling_params, encode_tensor
+from paceline.codec import encode_sampling_params
 from paceline.frames import frame
+from paceline.round_codec import decode_verify, encode_extend, encode_tensor
 from paceline.rounds import ExtendColumns
 from paceline.tree import DraftTree
 from paceline.types import SamplingParams, TreeShape
