@@ -20,11 +20,11 @@ from router.backoff import Backoff
 from router.credits import CreditLedger
 from router.flights import Flights
 from router.link_listener import TargetListener
+from router.link_progress import Progress
+from router.link_writer import ServeCall, ServeOutbox, write_all
 from router.live_request import Flight, LiveRequest
 from router.peer import PeerInfo, TargetLoad
 from router.peer_link import CONNECT_TIMEOUT_S, next_message, stream_errors
-from router.progress import Progress
-from router.target_writer import ServeCall, ServeOutbox, write_all
 
 _log = logging.getLogger(__name__)
 
