@@ -14,7 +14,8 @@ from bench.simulated_fit import fit_parts
 from bench.simulated_world import parse_proposals
 from bench.sweep_document import STEP_FIELDS
 from bench.target_link import StepSample
-from router.cost_tables import ProposeTable, StepTable
+from paceline.step_table import StepTable
+from router.cost_tables import ProposeTable
 from router.step_costs import TREE_MS
 
 LEAST_SAMPLES = 4  # of a kind, to count

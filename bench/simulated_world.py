@@ -14,9 +14,10 @@ import numpy as np
 
 from bench.simulated_requests import RandomRequests, Requests
 from paceline.errors import ConfigError
+from paceline.step_table import StepTable
 from paceline.types import TreeShape
 from router.acceptance_prior import prior_log_odds
-from router.cost_tables import ProposeTable, StepTable, covers
+from router.cost_tables import ProposeTable, covers
 
 _OPTIONAL = (
     "skill_std",

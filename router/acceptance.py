@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.step_table import Floats
 from router.acceptance_prior import prior_log_odds
-from router.cost_tables import Floats
 from router.shape_menu import ShapeMenu
 
 Ints = NDArray[np.int64]

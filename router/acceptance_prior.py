@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline.step_table import Floats
 from paceline.types import TreeShape
-from router.cost_tables import Floats
 
 # Log-odds that one more level is accepted, by the logarithm of the nodes a level. The slope is from accepted lengths of
 # the first default head over Spec-Bench, greedy: 1.97 at (5,1,6), 2.31 (5,4,8), 2.54 (5,4,16), 2.81 (7,8,32), 2.98

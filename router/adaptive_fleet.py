@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 from paceline.address import host_of
+from paceline.step_table import StepTable
 from paceline.types import Rung, TreeShape
 from router.acceptance import AcceptanceModel
 from router.adaptive import RoundReport, StepReport, TargetPolicy
 from router.cost_model import CostModel
-from router.cost_tables import ProposeTable, StepTable
+from router.cost_tables import ProposeTable
 from router.fleet import Fleet
 from router.live_request import LiveRequest
 from router.peer import TargetLoad

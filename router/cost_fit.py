@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from router.cost_tables import Floats
+from paceline.step_table import Floats
 
 LEAST_NOISE_MS = 0.1  # of a measured time
 LEAST_FACTOR = 0.05  # of a table's time: nothing takes less

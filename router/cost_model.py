@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from paceline.step_table import Floats, StepTable
 from paceline.types import TreeShape
-from router.cost_tables import Floats, ProposeTable, StepTable
+from router.cost_tables import ProposeTable
 from router.step_costs import Batch, StepCosts
 from router.tree_costs import TreeCosts
 

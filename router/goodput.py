@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.step_table import Floats
 from paceline.types import TreeShape
 from router.acceptance import Ints
 from router.cost_model import Costs
-from router.cost_tables import Floats
 from router.shape_menu import OFF, ShapeMenu
 from router.step_costs import Batch
 

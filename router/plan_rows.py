@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.step_table import Floats
 from paceline.types import TreeShape
 from router.acceptance import Ints
 from router.cost_model import CostModel
-from router.cost_tables import Floats
 from router.goodput import Crowd, Goodput, Prompts, Rate
 from router.shape_menu import OFF, ShapeMenu
 

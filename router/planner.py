@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.step_table import Floats
 from paceline.types import Rung
 from router.acceptance import PRIOR_STD, AcceptanceModel, Skills
 from router.cost_model import CostModel
-from router.cost_tables import Floats
 from router.goodput import Crowd, Prompts
 from router.plan_rows import SKILLS, PlannerSettings, PlanRows, row_at
 from router.rungs import Bounds, Ladder

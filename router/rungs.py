@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline.step_table import Floats
 from paceline.types import Rung
 from router.acceptance import Ints
-from router.cost_tables import Floats
 from router.plan_rows import BATCHES, row_at
 from router.shape_menu import ShapeMenu
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paceline.step_table import Floats, StepTable
 from router.cost_fit import LEAST_FACTOR, LEAST_NOISE_MS, OUTLIER, DriftingFit, Weight
-from router.cost_tables import Floats, StepTable
 from router.table_points import POINT, TablePoints
 
 # Before it was seen: what each tree costs the target's host (plan, commit, ask). One H200, 1 to 32 requests: 0.09 ms.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline.step_table import Floats, StepTable
 from router.cost_fit import Weight
-from router.cost_tables import Floats, StepTable
 
 POINT = Weight(0.0, 0.15, -0.9, 20_000.0)  # of one point: by what share the table is off there
 

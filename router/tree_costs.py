@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from paceline.step_table import Floats
 from paceline.types import TreeShape
 from router.cost_fit import LEAST_FACTOR, LEAST_NOISE_MS, OUTLIER, DriftingFit, Weight
-from router.cost_tables import Floats, ProposeTable
+from router.cost_tables import ProposeTable
 from router.table_points import POINT, TablePoints
 
 # Before they were seen: two messages and the threads that wake; and what each session costs the hosts. One H200 at 1 to

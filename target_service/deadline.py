@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from paceline.step_table import StepTable
 from target_service.speculation_stats import AcceptanceWindow
 
 PRIOR_ACCEPTED_LENGTH = 4.0  # before MIN_ROUNDS were seen: trees that all came late would never be measured
@@ -19,8 +18,7 @@ class StepTimes:
     def __init__(self, rows: list[int], step_ms: list[float]) -> None:
         """rows ascend."""
         self.warm_up = tuple(zip(rows, step_ms, strict=True))
-        self._rows = rows
-        self._step_ms = step_ms
+        self._table = StepTable(self.warm_up)
         self._scale = 1.0
         self._between: dict[int, float] = {}  # of rows that were asked for
 
@@ -32,19 +30,11 @@ class StepTimes:
         self._scale += _SMOOTHING * (ratio - self._scale)
 
     def at_warm_up(self, num_rows: int) -> float:
-        """Before any correction. Past the most rows that were measured it grows as between the last two."""
+        """Before any correction."""
         step_ms = self._between.get(num_rows)
         if step_ms is None:
-            step_ms = self._between[num_rows] = self._interpolated(num_rows)
+            step_ms = self._between[num_rows] = self._table.at_one(num_rows)
         return step_ms
-
-    def _interpolated(self, num_rows: int) -> float:
-        rows, step_ms = self._rows, self._step_ms
-        inside = float(np.interp(num_rows, rows, step_ms))
-        if num_rows <= rows[-1] or len(rows) == 1:
-            return inside
-        slope = (step_ms[-1] - step_ms[-2]) / (rows[-1] - rows[-2])
-        return inside + max(0.0, slope) * (num_rows - rows[-1])
 
 
 class TreeDeadline:

@@ -19,9 +19,10 @@ from bench.simulated_router import Fixed, SimRound, SimRouter
 from bench.simulated_world import World, load_world
 from bench.simulation import Simulation
 from paceline.errors import ConfigError
+from paceline.step_table import StepTable
 from paceline.types import TreeShape
 from router.adaptive import StepReport
-from router.cost_tables import ProposeTable, StepTable
+from router.cost_tables import ProposeTable
 from router.plan_rows import PlannerSettings
 
 WORLDS = Path(__file__).parents[2] / "bench" / "worlds"

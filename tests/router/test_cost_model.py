@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from paceline.step_table import StepTable
 from paceline.types import TreeShape
 from router.cost_fit import DriftingFit, Weight
 from router.cost_model import CostModel
-from router.cost_tables import ProposeTable, StepTable, rows_of_session
+from router.cost_tables import ProposeTable, rows_of_session
 from router.step_costs import Batch
 from router.tree_costs import RPC_MS, SESSION_MS
 

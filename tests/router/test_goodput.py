@@ -7,10 +7,11 @@ import itertools
 import numpy as np
 import pytest
 
+from paceline.step_table import StepTable
 from paceline.types import TreeShape
 from router.acceptance import AcceptanceModel
 from router.cost_model import CostModel
-from router.cost_tables import ProposeTable, StepTable
+from router.cost_tables import ProposeTable
 from router.goodput import Crowd, Goodput, Prompts
 from router.shape_menu import OFF, ShapeMenu
 from router.step_costs import TREE_MS, Batch

@@ -7,11 +7,12 @@ import time
 import numpy as np
 import pytest
 
+from paceline.step_table import StepTable
 from paceline.types import SpeculationDecision, TreeShape
 from router.acceptance import AcceptanceModel
 from router.adaptive import PLAN_INTERVAL_S, RoundReport, StepReport, TargetPolicy
 from router.cost_model import CostModel
-from router.cost_tables import ProposeTable, StepTable
+from router.cost_tables import ProposeTable
 from router.plan_rows import PlannerSettings
 from router.shape_menu import ShapeMenu
 
