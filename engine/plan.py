@@ -24,7 +24,7 @@ class StepPlan:
     step writes anything.
     """
 
-    tokens: np.ndarray  # [rows] int32
+    tokens: np.ndarray  # [rows] int32; -1 - i is what the root of tree i of the step before is going to draw
     positions: np.ndarray  # [rows] int32
     slots: np.ndarray  # [rows] int64
     attention: AttentionBatch
@@ -36,6 +36,11 @@ class StepPlan:
     @property
     def num_rows(self) -> int:
         return len(self.tokens)
+
+    @property
+    def num_drawn(self) -> int:
+        """Trees of the step before whose tokens are wanted: the first ones, up to the last that is."""
+        return max(0, -int(self.tokens.min(initial=0)))
 
     def pack(self) -> np.ndarray:
         """int64, one dimension: page_size, batch_invariant, the length of each array, then the arrays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Self
@@ -140,17 +141,20 @@ class TargetModel:
             )
 
     @torch.inference_mode()
-    def step(self, plan: StepPlan, cache: TargetCache) -> StepOutput:
+    def step(self, plan: StepPlan, cache: TargetCache, *, drawn: Tensor | None = None) -> StepOutput:
         """Moves, then one forward of all rows. MUTATES the cache: the moved slots, then the rows' slots.
 
         Every rank calls it with the same plan. On CUDA it only launches, on the current stream. The output tensors are
-        inference tensors, those of a captured step valid until the next one.
+        inference tensors, those of a captured step valid until the next one. drawn: [trees] integers, what the roots
+        of the step before drew; rank 0 gives them where the plan has tokens of these.
         """
+        fill = self._fill(plan, drawn)
         graphs = self._graphs if self._graphs is not None and self._graphs.cache is cache else None
         size = None if graphs is None else graphs.size_for(plan)
         if graphs is not None and size is not None:
-            return graphs.run(plan, size)
+            return graphs.run(plan, size, fill=fill)
         tensors = self._tensors(plan, cache)
+        fill(tensors.tokens)
         if plan.num_rows == 0:
             self._move(tensors, cache)
             return StepOutput(self._no_logits(), None if self._fuser is None else self._zeros(0, self.feature_size))
@@ -180,6 +184,22 @@ class TargetModel:
             self._inputs = StepInputs(2 * size.num_values, spare_slot=cache.spare_slot, device=self.device)
         self._inputs.load(plan, size)
         return self._inputs.tensors(size)
+
+    def _fill(self, plan: StepPlan, drawn: Tensor | None) -> Callable[[Tensor], None]:
+        """What puts the drawn tokens in their places among the step's, on every rank."""
+        num_drawn = plan.num_drawn
+        if not num_drawn:
+            return lambda tokens: None
+        if self._tp.size > 1:
+            # Exact in fp32, which the ranks' fastest sum takes by 16 bytes; all ranks but rank 0 add nothing.
+            shared = torch.zeros(-(-num_drawn // 4) * 4, dtype=torch.float32, device=self.device)
+            if self._tp.rank == 0:
+                assert drawn is not None
+                shared[:num_drawn] = drawn[:num_drawn]
+            drawn = self._tp.all_reduce(shared).int()
+        assert drawn is not None
+        known = drawn
+        return lambda tokens: self.ops.fill_drawn(tokens, known)
 
     def _move(self, step: StepTensors, cache: TargetCache) -> None:
         if len(step.move_src):

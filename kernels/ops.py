@@ -165,6 +165,13 @@ class PendingWalk(Protocol):
         """Waits for it. To be asked before ``start_walk`` is called twice more, which reuses its buffers."""
         ...
 
+    def first_tokens(self) -> Tensor:
+        """[b], integers: what each tree's root drew, for work in the same stream. It waits for nothing on a device.
+
+        Valid until ``start_walk`` is called twice more.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class HeadNorms:
@@ -233,6 +240,10 @@ class Ops(Protocol):
 
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
         """table[ids]: ids [rows] int64, table [V, H] -> [rows, H]. It gathers rows of any contiguous matrix."""
+        ...
+
+    def fill_drawn(self, tokens: Tensor, drawn: Tensor) -> None:
+        """MUTATES tokens [rows] int64: one of -1 - i becomes drawn[i]. drawn: integers, as ``first_tokens`` gives."""
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

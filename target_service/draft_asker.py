@@ -44,13 +44,15 @@ class DraftAsker:
         asked: list[Sequence] = []
         worth_asking: dict[str, bool] = {}
         for seq in desk.followed:
-            if seq.is_running:
+            if seq.is_running and not seq.is_ahead:
                 continue
             session = seq.draft or desk.attach(seq, asking.now_s)
             if session is None or not session.may_ask:
                 continue
             committed_len, base = seq.committed_len, session.sent_len
-            shape = shape_now(seq, committed_len, num_decoding=num_decoding, context_length=context_length)
+            shape = None  # of one that runs ahead: its newest token is not known yet, its older rows are
+            if not seq.is_running:
+                shape = shape_now(seq, committed_len, num_decoding=num_decoding, context_length=context_length)
             if shape is None and seq.is_decoding and committed_len - base <= FLUSH_ROWS:
                 continue
             state = desk.drafts[session.address]

@@ -20,7 +20,7 @@ from target_service.inbox import Inbox
 from target_service.metrics import TargetMetrics
 from target_service.reporter import DoneStep, Reporter, ReportParts, StepMarks
 from target_service.request_desk import RequestDesk
-from target_service.scheduler import Moment, Schedule, schedule
+from target_service.scheduler import Moment, Schedule, schedule, schedule_ahead
 from target_service.speculation_stats import AcceptanceWindow
 from target_service.step_runner import StepRunner
 from target_service.tree_wait import TreeWait
@@ -30,6 +30,11 @@ BUSY_WAIT_S = 0.0002  # between looks at a step under way, while the other half'
 # Orders wait for the interpreter's lock while this thread puts a step's news together: 0.45 ms of a round of 10 ms, one
 # H200 at the 8B shape. So the news waits until they have left.
 HEAD_START_S = 0.0003
+
+# A step is launched so long before the one before it is expected to be over: launches, and the error of the guess.
+_LEAD = 2.0
+_LEAD_S = 0.0003
+_SMOOTHING = 0.1
 
 _FOR_THE_NEXT_STEP = (TreesArrived, RowsSynced)  # after these the drafts are asked no sooner than after that step
 
@@ -47,6 +52,7 @@ class LoopParts:
     window: AcceptanceWindow
     deadline: TreeDeadline
     metrics: TargetMetrics
+    runs_ahead: bool  # a step without trees may be launched behind another
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,9 @@ class EngineLoop:
     Where the device computes on its own, what others are to know of a step is put together and delivered while the
     next one runs, or at once where none is due: between a result and the next launch there is only what these need.
     Where rounds are split in halves, the step of one is launched behind that of the other, so that the device has no
-    rest at all. Where the loop's thread computes, a step's news is delivered before the next step, and after the asks
-    to drafts have left.
+    rest at all. Where no decoding request speculates, each step is launched behind the one before: shortly before that
+    is over, so that a prompt that comes meanwhile does not miss it. Where the loop's thread computes, a step's news is
+    delivered before the next step, and after the asks to drafts have left.
     """
 
     def __init__(
@@ -99,6 +106,7 @@ class EngineLoop:
         self._is_idle = False  # the last turn ran no step
         self._waiting_since_s: float | None = None  # for trees alone
         self._tree_wait = TreeWait(parts.times)
+        self._launching_s = 0.001  # planning and launching a step; averaged
 
     def run(self) -> None:
         """Turns until a Stopped event; then the other ranks end as well."""
@@ -135,15 +143,36 @@ class EngineLoop:
 
     @property
     def _may_launch(self) -> bool:
-        """Behind a step under way one that has trees of the other half, and nothing while something waits for the end
-        of both."""
+        """Behind a step under way one that has trees of the other half, or the next tokens of the same requests, and
+        nothing while something waits for the end of both."""
+        if self._inbox.is_holding:
+            return False
         if not self._flights:
-            return not self._inbox.is_holding
-        may_follow = self._parts.halves.is_split and not self._inbox.is_holding
-        return may_follow and not self._flights.is_full and not self._has_looked
+            return True
+        if self._flights.is_full or self._has_looked:
+            return False
+        if self._may_run_ahead:
+            return self._clock() >= self._follow_s or self._flights.is_over()
+        return self._parts.halves.is_split
+
+    @property
+    def _may_run_ahead(self) -> bool:
+        is_able = self._parts.runs_ahead and self._parts.runner.is_asynchronous
+        return is_able and self._flights.may_run_ahead
+
+    @property
+    def _follow_s(self) -> float:
+        """When the step behind the one under way is to be launched, for it to be there when that is over."""
+        began_s = max(self._flights.launched_s, self._over_s)
+        step_s = self._parts.times.expect(self._flights.num_rows) / 1e3
+        return began_s + step_s - _LEAD * self._launching_s - _LEAD_S
 
     def _schedule(self, now_s: float) -> Schedule:
         requests = self._parts.requests
+        if self._flights and self._may_run_ahead:
+            due = schedule_ahead(requests.sequences.values(), requests.limits, num_decoding=requests.num_decoding)
+            if not due.is_empty or not self._parts.halves.is_split:
+                return due
         join_rounds = requests.join_rounds
         moment = Moment(
             now_s,
@@ -162,6 +191,7 @@ class EngineLoop:
         if due.trees:
             self._tree_wait.observe(waited_s)
         self._flights.launch(due, began_s=now_s, waited_s=waited_s)
+        self._launching_s += _SMOOTHING * (self._clock() - now_s - self._launching_s)
         self._tell()
 
     def _fly(self) -> float:
@@ -170,6 +200,9 @@ class EngineLoop:
         if expects_trees and not self._inbox.is_holding and not self._flights.is_over():
             self._tell()
             return BUSY_WAIT_S
+        if self._waits_to_follow:
+            self._tell()
+            return max(0.0, self._follow_s - self._clock())
         self._land()
         if self._parts.runner.is_asynchronous and not self._flights:
             return 0.0
@@ -178,6 +211,12 @@ class EngineLoop:
             return HEAD_START_S
         self._tell()
         return 0.0
+
+    @property
+    def _waits_to_follow(self) -> bool:
+        """The step behind the one under way is still to be looked for."""
+        is_open = self._may_run_ahead and not self._has_looked and not self._inbox.is_holding
+        return is_open and not self._flights.is_over()
 
     def _rest(self, now_s: float) -> float:
         """No step is due, or under way."""

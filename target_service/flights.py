@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from kernels.ops import TreeBatch, WalkResult
 from paceline.types import TreeShape
 from target_service.scheduler import Schedule
 from target_service.sequence import Sequence
@@ -24,11 +27,11 @@ class Flight:
     began_s: float
     planned_s: float
     waited_s: float  # before it, for trees alone
-    is_queued: bool  # another was under way at its launch
+    is_queued: bool  # another, of other requests, was under way at its launch
     sessions: list[tuple[int, int]]  # session and round of each tree of the plan
     shapes: list[TreeShape | None]  # that the plan's first num_speculating requests were asking for
     turnaround_s: float  # from the ask for a tree of it until that was there, the longest; 0 without any
-    is_followed: bool = False  # another was launched before it was over
+    is_followed: bool = False  # another such one was launched before it was over
     known_s: float = 0.0
 
     @property
@@ -40,8 +43,9 @@ class Flight:
 class Flights:
     """First launched, first known. Engine thread only.
 
-    A request that takes part is marked until its step is known: it is in no other, nobody asks a draft for it, and
-    what ends requests waits.
+    A request that takes part is marked until its step is known: nobody asks a draft for it, and what comes from outside
+    and ends requests waits. It is in no other step but one that was scheduled ahead; where it ends with the first, the
+    second writes to pages that are free by then, before any step that is launched later, and is cut.
     """
 
     def __init__(self, runner: StepRunner, table: SequenceTable, *, clock: Callable[[], float]) -> None:
@@ -53,6 +57,21 @@ class Flights:
 
     def __len__(self) -> int:
         return len(self._flights)
+
+    @property
+    def may_run_ahead(self) -> bool:
+        """One step is under way, and its requests may go on behind it."""
+        return len(self._flights) == 1 and self._flights[0].planned.is_plain
+
+    @property
+    def num_rows(self) -> int:
+        """Of the first one under way."""
+        return self._flights[0].planned.plan.num_rows
+
+    @property
+    def launched_s(self) -> float:
+        """When the first one under way was launched."""
+        return self._flights[0].planned_s
 
     @property
     def is_full(self) -> bool:
@@ -67,7 +86,14 @@ class Flights:
         self._number += 1
         planned = plan_step(due, self._table)
         planned_s = self._clock()
-        pending = self._runner.launch(planned.plan, planned.sampling, num_feature_rows=planned.num_drafted_rows)
+        behind = self._flights[-1] if self._flights else None
+        pending = self._runner.launch(
+            planned.plan,
+            planned.sampling,
+            num_feature_rows=planned.num_drafted_rows,
+            behind=behind.pending if behind is not None and due.is_ahead else None,
+        )
+        is_beside = behind is not None and not due.is_ahead
         speculating = planned.seqs[: planned.num_speculating]
         flight = Flight(
             number=self._number,
@@ -76,25 +102,82 @@ class Flights:
             began_s=began_s,
             planned_s=planned_s,
             waited_s=waited_s,
-            is_queued=len(self._flights) > 0,
+            is_queued=is_beside,
             sessions=[(0, 0) if seq.draft is None else (seq.draft.session, seq.draft.round) for seq in planned.seqs],
             shapes=[None if seq.draft is None else seq.draft.shape for seq in speculating],
             turnaround_s=_turnaround_s(due),
         )
         for seq in flight.seqs:
             seq.is_running = True
-        if self._flights:
-            self._flights[-1].is_followed = True
+        if behind is None:
+            self._mark(flight)
+        elif is_beside:
+            behind.is_followed = True
         self._flights.append(flight)
 
     def land(self) -> tuple[Flight, StepResult]:
-        """Waits for the step that was launched first."""
+        """Waits for the step that was launched first. Of a step ahead, what requests have that ended before is cut."""
         flight = self._flights.popleft()
         result = flight.pending.result()
         flight.known_s = self._clock()
-        for seq in flight.seqs:
-            seq.is_running = False
+        seqs = flight.seqs
+        for seq in seqs:
+            seq.is_running = seq.is_ahead = False
+        if flight.planned.is_plain:
+            self._table.clear_pending(np.array([seq.row for seq in seqs if not seq.is_closed], np.int64))
+        if self._flights:
+            self._mark(self._flights[0])
+            landed = set(map(id, seqs))
+            for seq in self._flights[0].seqs:
+                seq.is_running = True
+                seq.is_ahead = id(seq) in landed
+        if flight.planned.due.is_ahead:
+            result = _settle(flight, result, self._table)
         return flight, result
+
+    def _mark(self, flight: Flight) -> None:
+        """What the step brings, for one that is planned behind it."""
+        planned = flight.planned
+        if not planned.is_plain:
+            return
+        table, rows = self._table, planned.rows
+        table.pending_len[rows[: planned.num_decoding]] = 1
+        table.pending_tree[rows] = np.arange(len(rows))
+        for chunk in planned.due.chunks:
+            table.pending_len[chunk.seq.row] = chunk.stop - chunk.start
+
+
+def _settle(flight: Flight, result: StepResult, table: SequenceTable) -> StepResult:
+    """MUTATES the flight: of its trees, one node each, those remain whose requests did, and their tokens are known."""
+    planned = flight.planned
+    kept = np.array([number for number, seq in enumerate(planned.seqs) if not seq.is_closed], np.int64)
+    trees, rows, num_kept = planned.plan.trees, planned.rows[kept], len(kept)
+    positions = trees.positions[kept]
+    none = np.full(num_kept, -1, np.int32)
+    plan = replace(
+        planned.plan,
+        logit_rows=planned.plan.logit_rows[kept],
+        trees=TreeBatch(
+            node_indptr=np.arange(num_kept + 1, dtype=np.int32),
+            tokens=table.tokens[rows, positions],
+            positions=positions,
+            first_child=none,
+            next_sibling=none,
+        ),
+    )
+    flight.planned = replace(
+        planned,
+        plan=plan,
+        seqs=[planned.seqs[number] for number in kept],
+        rows=rows,
+        num_decoding=int((kept < planned.num_decoding).sum()),
+    )
+    flight.sessions = [flight.sessions[number] for number in kept]
+    walk = result.walk
+    return replace(
+        result,
+        walk=WalkResult(walk.accept_length[kept], np.arange(num_kept, dtype=np.int32), walk.verified_id[kept]),
+    )
 
 
 def _turnaround_s(due: Schedule) -> float:

@@ -47,6 +47,7 @@ class Schedule:
     plain: list[Sequence] = field(default_factory=list)  # one node each
     chunks: list[ChunkTurn] = field(default_factory=list)
     until_s: float | None = None
+    is_ahead: bool = False  # behind a step of the same requests, whose tokens nobody knows yet
 
     @property
     def is_empty(self) -> bool:
@@ -126,6 +127,32 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> S
     return Schedule(_trees(ready, spare), missing, plain, chunks)
 
 
+def schedule_ahead(sequences: Iterable[Sequence], limits: Limits, *, num_decoding: int) -> Schedule:
+    """The step behind one under way that verifies no tree: its requests go on by one token, or by the next part of
+    their prompt, before anyone knows what it draws.
+
+    Nothing where a decoding request speculates, for a draft is asked between two steps. A request that is going to be
+    full is left out, and so is one whose prompt ends and that is going to speculate.
+    """
+    plain: list[Sequence] = []
+    prompts: list[Sequence] = []
+    for seq in sequences:
+        planned_len = seq.planned_len
+        speculates = seq.draft is not None and seq.decision.shape_for(num_decoding) is not None
+        if planned_len < seq.prefill_len:
+            prompts.append(seq)
+        elif speculates and seq.is_decoding:
+            return Schedule()
+        elif not speculates and planned_len + 1 < seq.limit:
+            if seq.draft is not None:
+                seq.draft.tree = None
+            plain.append(seq)
+    if len(plain) > limits.max_rows:
+        plain = sorted(plain, key=lambda seq: seq.last_step)[: limits.max_rows]
+    spare = limits.max_rows - len(plain)
+    return Schedule([], [], plain, _chunks(prompts, min(spare, limits.chunked_prefill_size)), is_ahead=True)
+
+
 def _whole_half(ready: list[Sequence], open_halves: set[int]) -> list[Sequence]:
     """The trees of the half of which all are there; of two such, the one whose turn it is. Empty without one.
 
@@ -143,7 +170,7 @@ def _chunks(prompts: list[Sequence], num_tokens: int) -> list[ChunkTurn]:
     for seq in prompts:
         if num_tokens == 0:
             break
-        start = seq.committed_len
+        start = seq.planned_len
         stop = min(seq.prefill_len, start + num_tokens)
         num_tokens -= stop - start
         chunks.append(ChunkTurn(seq, start, stop))

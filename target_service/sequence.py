@@ -36,6 +36,8 @@ class Sequence:
         "decision",
         "draft",
         "half",
+        "is_ahead",
+        "is_closed",
         "is_decoding",
         "is_running",
         "key",
@@ -69,6 +71,8 @@ class Sequence:
         self.row = table.add(request, pages.page_ids, limit=limit, stop_ids=self.stop_ids)
         self.is_decoding = False
         self.is_running = False  # in a step that was launched and is not known yet
+        self.is_ahead = False  # that step was launched behind its own last one: it moves nothing that is committed
+        self.is_closed = False
         self.half = 0  # that its trees belong to, 0 or 1, where rounds are split
         self.draft: DraftSession | None = None
         self.span = NO_SPAN
@@ -82,6 +86,11 @@ class Sequence:
     @committed_len.setter
     def committed_len(self, num_tokens: int) -> None:
         self.table.committed_len[self.row] = num_tokens
+
+    @property
+    def planned_len(self) -> int:
+        """Tokens whose KV is in the pool once the step under way is known."""
+        return self.table.committed_len.item(self.row) + self.table.pending_len.item(self.row)
 
     @property
     def last_step(self) -> int:
@@ -111,6 +120,7 @@ class Sequence:
 
     def close(self) -> None:
         """Frees the pages and the row. Once."""
+        self.is_closed = True
         self.table.remove(self.row)
         self.pages.close()
 

@@ -16,6 +16,7 @@ from target_service.request import Request
 from target_service.speculation_stats import RoundCounts
 
 _NO_TOKEN = -1
+_NO_TREE = -1
 _SAMPLING = ("seed", "temperature", "top_k", "top_p", "min_p")
 
 
@@ -60,6 +61,8 @@ class SequenceTable:
         self.request = np.zeros(num_rows, np.uint64)  # its number on the stream
         self.stop_ids = np.full((num_rows, 1), _NO_TOKEN, np.int32)  # padded; as wide as the most that a request has
         self.last_step = np.zeros(num_rows, np.int64)  # the step that it last took part in
+        self.pending_len = np.zeros(num_rows, np.int64)  # tokens that the step under way commits
+        self.pending_tree = np.full(num_rows, _NO_TREE)  # of that step, which draws the next token; see ``Flights``
         self.counts = RoundCounts(num_rows)
         self._moves = Moves.none()
         self._find_moves: Callable[[], Moves] | None = None
@@ -79,6 +82,7 @@ class SequenceTable:
         self.limit[row] = limit
         self.stream[row], self.request[row] = request.key
         self.last_step[row] = 0
+        self.clear_pending(row)
         self.counts.reset(row)
         self._set_stop_ids(row, stop_ids)
         sampling = sampling_batch([request.params])
@@ -111,6 +115,16 @@ class SequenceTable:
         find, self._find_moves = self._find_moves, None
         if find is not None:
             self._moves += find()
+
+    def clear_pending(self, rows: np.ndarray | int) -> None:
+        """Nothing of these is under way."""
+        self.pending_len[rows] = 0
+        self.pending_tree[rows] = _NO_TREE
+
+    def newest_tokens(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """int32 [n]: the token at each length; -1 - i where tree i of the step under way is going to draw it."""
+        trees = self.pending_tree[rows]
+        return np.where(trees == _NO_TREE, self.tokens[rows, lengths], -1 - trees).astype(np.int32)
 
     def sampling(self, rows: np.ndarray) -> SamplingBatch:
         """How these requests sample; not to be changed, for the next step of the same requests gets the same."""

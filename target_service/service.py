@@ -104,6 +104,7 @@ def make_parts(
         window=window,
         deadline=TreeDeadline(times, window, fixed_ms=config.speculative_tree_deadline_ms),
         metrics=metrics,
+        runs_ahead=not config.disable_overlap_schedule,
     )
 
 

@@ -38,6 +38,11 @@ class PlannedStep:
         return int(self.plan.trees.node_indptr[len(self.due.trees)])
 
     @property
+    def is_plain(self) -> bool:
+        """Each request goes on by one token or a part of its prompt, whatever is drawn, and nothing moves."""
+        return not (self.num_speculating or len(self.plan.move_src))
+
+    @property
     def num_chunk_tokens(self) -> int:
         return sum(chunk.stop - chunk.start for chunk in self.due.chunks)
 
@@ -76,12 +81,15 @@ def _tree_rows(due: Schedule, table: SequenceTable, rows: np.ndarray) -> TreeRow
     trees = [turn.tree for turn in due.trees]
     num_trees, num_others = len(trees), len(rows) - len(trees)
     committed_len = table.committed_len[rows]
+    if due.is_ahead:
+        committed_len += table.pending_len[rows]
     counts = [tree.num_nodes for tree in trees] + [1] * num_others
     num_nodes = np.array(counts, np.int64)
     tokens = [tree.tokens for tree in trees]
     parents = [tree.parents for tree in trees]
     if num_others:
-        tokens.append(table.tokens[rows[num_trees:], committed_len[num_trees:]])
+        others = (rows[num_trees:], committed_len[num_trees:])
+        tokens.append(table.newest_tokens(*others) if due.is_ahead else table.tokens[others])
         parents.append(np.array([-1] * num_others, np.int32))
     num_pages = (committed_len + num_nodes + (table.page_size - 1)) // table.page_size
     return TreeRows(

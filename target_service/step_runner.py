@@ -40,6 +40,10 @@ class PendingStep:
         """Whether ``result`` would not wait."""
         return self._walk.is_ready() and self._timer.is_over()
 
+    def first_tokens(self) -> torch.Tensor:
+        """[trees]: what each root drew, for the step that is launched next."""
+        return self._walk.first_tokens()
+
     def result(self) -> StepResult:
         """Waits for the device. The arrays of the walk are the caller's; the runner's features are this step's now."""
         walk = self._walk.result()
@@ -66,18 +70,26 @@ class StepRunner:
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)
 
-    def launch(self, plan: StepPlan, sampling: SamplingBatch, *, num_feature_rows: int = 0) -> PendingStep:
+    def launch(
+        self,
+        plan: StepPlan,
+        sampling: SamplingBatch,
+        *,
+        num_feature_rows: int = 0,
+        behind: PendingStep | None = None,
+    ) -> PendingStep:
         """sampling: one entry for each tree of the plan. MUTATES the cache. Waits for no device but the CPU.
 
         At most MAX_IN_FLIGHT steps may be without a result. ``features`` keeps the first num_feature_rows rows of the
-        step.
+        step. behind: the last launched, where the plan has tokens that it is going to draw.
         """
         timer = next(self._timers)
         self.features.protect_reads()
         timer.start()
         if self._tp.size > 1:
             self._tp.broadcast_plan(plan.pack())
-        output = self._model.step(plan, self._cache)
+        drawn = None if behind is None else behind.first_tokens()
+        output = self._model.step(plan, self._cache, drawn=drawn)
         timer.forwarded()
         assert output.logits is not None
         walk = self._ops.start_walk(output.logits, plan.trees, sampling)

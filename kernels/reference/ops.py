@@ -66,6 +66,10 @@ class ReferenceOps:
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
         return table.index_select(0, ids)
 
+    def fill_drawn(self, tokens: Tensor, drawn: Tensor) -> None:
+        drawn = drawn.to(tokens.device, tokens.dtype)
+        tokens.copy_(torch.where(tokens < 0, drawn[(-1 - tokens).clamp_(min=0)], tokens))
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         wide = x.float()
         scale = torch.rsqrt(wide.square().mean(-1, keepdim=True).add_(eps))

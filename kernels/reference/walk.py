@@ -24,6 +24,11 @@ class FinishedWalk:
     def result(self) -> WalkResult:
         return self.walk
 
+    def first_tokens(self) -> Tensor:
+        """On the host."""
+        lengths = self.walk.accept_length.astype(np.int64) + 1
+        return torch.from_numpy(self.walk.verified_id[lengths.cumsum() - lengths])
+
 
 def sample_and_walk(ops: NoiseSource, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> WalkResult:
     """As ``Ops.start_walk``. Draws only the nodes on the walk; logits stay as they are."""

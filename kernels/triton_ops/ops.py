@@ -27,7 +27,7 @@ from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
 from kernels.triton_ops.linear import ROUNDED_ROWS, SKINNY_ROWS, SkinnyLinear
 from kernels.triton_ops.overlap import can_overlap
 from kernels.triton_ops.rounded_weight import DraftWeight, RoundedWeight
-from kernels.triton_ops.rows import gather_rows, scatter_rows
+from kernels.triton_ops.rows import fill_drawn, gather_rows, scatter_rows
 from kernels.triton_ops.tuned_linear import TunedLinear
 from kernels.triton_ops.walk import Walker
 
@@ -110,6 +110,9 @@ class TritonOps(ReferenceOps):
     def embed(self, ids: Tensor, table: Tensor) -> Tensor:
         return gather_rows(table, ids)
 
+    def fill_drawn(self, tokens: Tensor, drawn: Tensor) -> None:
+        fill_drawn(tokens, drawn)
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return norm.rms_norm(x, weight, eps, overlap=self._overlap)
 
@@ -179,6 +182,8 @@ class TritonOps(ReferenceOps):
 
     def prepare_walk(self, limits: WalkLimits) -> None:
         self._walker.prepare(limits)
+        tokens = torch.zeros(1, dtype=torch.int64, device=self.device)
+        fill_drawn(tokens, tokens.int())  # compiles it
 
     def start_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> PendingWalk:
         return self._walker.start(logits, trees, sampling)

@@ -56,6 +56,10 @@ class WalkSlot:
         """Whether ``wait`` would not wait."""
         return self._event is None or self._event.query()
 
+    def first_tokens(self, num_rows: int, path_stride: int) -> torch.Tensor:
+        """int32 [num_rows] on the device."""
+        return self.paths[: num_rows * path_stride].view(num_rows, path_stride)[:, 1] >> _LOCAL_BITS
+
     def rows(self, num_rows: int, path_stride: int) -> np.ndarray:
         """int32 [num_rows, path_stride], valid until the slot is used again."""
         return self._host_out[: num_rows * path_stride].reshape(num_rows, path_stride)
@@ -71,6 +75,9 @@ class SlotWalk:
 
     def is_ready(self) -> bool:
         return self.slot.is_ready()
+
+    def first_tokens(self) -> torch.Tensor:
+        return self.slot.first_tokens(len(self.roots), self.path_stride)
 
     def result(self) -> WalkResult:
         self.slot.wait()

@@ -1,4 +1,4 @@
-"""Rows of a matrix by index: gathered into a new one, or scattered into a pool."""
+"""Rows of a matrix by index, gathered into a new one or scattered into a pool; tokens by the tree that drew them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,22 @@ def scatter_rows(pool: Tensor, slots: Tensor, rows: Tensor) -> None:
         _scatter_kernel[(num_rows, triton.cdiv(width, _BLOCK))](
             pool, slots, rows, width, pool.stride(0), rows.stride(0), BLOCK=_BLOCK, num_warps=4
         )
+
+
+def fill_drawn(tokens: Tensor, drawn: Tensor) -> None:
+    """As ``Ops.fill_drawn``."""
+    assert tokens.is_contiguous() and drawn.is_contiguous() and tokens.device == drawn.device
+    if len(tokens):
+        _fill_kernel[(triton.cdiv(len(tokens), _BLOCK),)](tokens, drawn, len(tokens), BLOCK=_BLOCK, num_warps=4)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _fill_kernel(tokens_ptr, drawn_ptr, num_tokens, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    token = tl.load(tokens_ptr + at, mask=at < num_tokens, other=0)
+    is_drawn = token < 0
+    drawn = tl.load(drawn_ptr + (-1 - token), mask=is_drawn, other=0)
+    tl.store(tokens_ptr + at, drawn.to(tl.int64), mask=is_drawn)
 
 
 @triton.jit

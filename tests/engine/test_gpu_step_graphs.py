@@ -12,11 +12,14 @@ import torch
 from engine.pages import PageAllocator, PageTable
 from engine.plan import StepBuilder
 from engine.pool import TargetCache
+from engine.sampling import sampling_batch
 from engine.target_model import TargetModel
 from engine.tp import TpGroup
 from kernels.backends import load_ops
+from kernels.ops import PendingWalk
 from paceline.tree import DraftTree
-from tests.support.step_plans import NUM_PAGES, PAGE_SIZE, assert_near, mixed_plans
+from paceline.types import SamplingParams
+from tests.support.step_plans import NUM_PAGES, PAGE_SIZE, assert_near, mixed_plans, single_rows
 from tests.support.tiny_target import TinyTarget, save_tiny_target
 
 pytestmark = pytest.mark.gpu
@@ -62,6 +65,14 @@ def test_captured_steps_give_what_the_reference_gives_on_the_cpu(tiny: TinyTarge
         found, wanted = model.step(plan, cache), reference.step(plan, oracle)
         assert_near(found.logits, wanted.logits, 1e-4)
         assert_near(found.features, wanted.features, 1e-4)
+
+
+def test_tokens_that_the_walk_before_draws_are_those_of_the_step(tiny: TinyTarget) -> None:
+    model = _load(tiny, "cuda", "triton")
+    cache = _captured(model)
+    wanted = _greedy(model, cache)
+    assert _greedy_ahead(model, cache, len(wanted)) == wanted
+    assert _greedy_ahead(model, model.make_cache(NUM_PAGES, PAGE_SIZE), len(wanted)) == wanted
 
 
 def test_greedy_tokens_equal_those_of_the_cpu(tiny: TinyTarget) -> None:
@@ -120,3 +131,24 @@ def _greedy(model: TargetModel, cache: TargetCache, num_tokens: int = 40) -> lis
         builder.add_tree(table, DraftTree.single(tokens[-1]), len(PROMPT) + len(tokens) - 1)
         tokens.append(int(model.step(builder.build(), cache).logits.argmax()))
     return tokens
+
+
+def _greedy_ahead(model: TargetModel, cache: TargetCache, num_tokens: int) -> list[int]:
+    """Each step is launched before the result of the one before is asked for."""
+    table = PageTable(PageAllocator(NUM_PAGES, PAGE_SIZE))
+    table.reserve(len(PROMPT) + num_tokens)
+    builder = StepBuilder(PAGE_SIZE)
+    builder.add_chunk(table, np.array(PROMPT, np.int32), 0, sample=True)
+    plan, drawn = builder.build(), None
+    sampling = sampling_batch([SamplingParams()])
+    walks: list[PendingWalk] = []
+    tokens: list[int] = []
+    for number in range(num_tokens):
+        walks.append(model.ops.start_walk(model.step(plan, cache, drawn=drawn).logits, plan.trees, sampling))
+        drawn = walks[-1].first_tokens()
+        builder = StepBuilder(PAGE_SIZE)
+        builder.add_trees(single_rows(table, -1, len(PROMPT) + number))
+        plan = builder.build()
+        if len(walks) == 2:
+            tokens += walks.pop(0).result().verified_id.tolist()
+    return tokens + walks[0].result().verified_id.tolist()

@@ -14,17 +14,21 @@ from engine.target_model import TargetModel
 from engine.tp import TpGroup, init_tp_group
 from kernels.reference.ops import ReferenceOps
 from paceline.tree import DraftTree
+from tests.support.step_plans import single_rows
+
+DRAWN = torch.tensor([3, 100])
 
 
 def plans(vocab_size: int) -> list[StepPlan]:
-    """A chunk without a sample; its last chunk beside another prompt; a tree beside a decode; nothing; a move."""
+    """A chunk without a sample; its last chunk beside another prompt; a tree beside a decode; nothing; a move; tokens
+    that are drawn."""
     generator = np.random.default_rng(5)
     tokens = generator.integers(0, vocab_size, 20).astype(np.int32)
     allocator = PageAllocator(16, 4)
     first, second = PageTable(allocator), PageTable(allocator)
     first.reserve(30)
     second.reserve(16)
-    builders = [StepBuilder(4) for _ in range(5)]
+    builders = [StepBuilder(4) for _ in range(6)]
     builders[0].add_chunk(first, tokens[:8], 0, sample=False)
     builders[1].add_chunk(first, tokens[8:13], 8, sample=True)
     builders[1].add_chunk(second, tokens[13:], 0, sample=True)
@@ -32,6 +36,8 @@ def plans(vocab_size: int) -> list[StepPlan]:
     builders[2].add_tree(second, DraftTree.single(7), 7)
     builders[4].move(first.slots(15, 17), first.slots(14, 16))
     builders[4].add_tree(first, DraftTree.single(9), 16)
+    builders[5].add_trees(single_rows(first, -2, 17))
+    builders[5].add_trees(single_rows(second, -1, 8))
     return [builder.build() for builder in builders]
 
 
@@ -52,7 +58,7 @@ def run(tp: TpGroup, model_path: Path, head_path: Path) -> dict[str, np.ndarray]
             assert output.features is None
         return results
     for i, plan in enumerate(plans(model.config.vocab_size)):
-        output = model.step(StepPlan.unpack(tp.broadcast_plan(plan.pack())), cache)
+        output = model.step(StepPlan.unpack(tp.broadcast_plan(plan.pack())), cache, drawn=DRAWN)
         assert output.logits is not None
         assert output.features is not None
         results |= {f"logits {i}": output.logits.numpy(), f"features {i}": output.features.numpy()}

@@ -163,3 +163,17 @@ def test_logits_are_fp32_and_empty_steps_are_fine(ops: TritonOps) -> None:
     torch.testing.assert_close(got.cpu(), x.float() @ weight.float().T, rtol=tolerance, atol=8 * tolerance)
     none, norm = torch.empty(0, 64, device=ops.device), torch.ones(64, device=ops.device)
     assert ops.rms_norm(none, norm, 1e-5).shape == ops.silu_mul(torch.cat([none, none], 1)).shape == (0, 64)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 1500])
+def test_a_drawn_token_takes_its_place_and_others_keep_theirs(ops: TritonOps, num_tokens: int) -> None:
+    generator = torch.Generator().manual_seed(num_tokens)
+    drawn = torch.randint(0, 50000, (70,), generator=generator, dtype=torch.int32)
+    tokens = torch.randint(-70, 50000, (num_tokens,), generator=generator)
+    tokens[0] = -70
+    got, wanted = tokens.to(ops.device, copy=True), tokens.clone()
+    ops.fill_drawn(got, drawn.to(ops.device))
+    REFERENCE.fill_drawn(wanted, drawn)
+    assert torch.equal(got.cpu(), wanted)
+    assert wanted[0] == drawn[69]
+    assert torch.equal(wanted[tokens >= 0], tokens[tokens >= 0])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from engine.pages import PageAllocator, PageTable
-from engine.plan import StepBuilder, StepPlan, compaction
+from engine.pages import PageAllocator, PageTable, pages_for
+from engine.plan import StepBuilder, StepPlan, TreeRows, compaction
 from paceline.tree import DraftTree
 
 NUM_PAGES = 32
@@ -38,6 +38,17 @@ def mixed_plans() -> list[StepPlan]:
     builders[5].add_tree(tables[0], DraftTree.chain([1, 2]), 28)
     builders[5].add_chunk(tables[2], third[:31], 0, sample=False)
     return [builder.build() for builder in builders]
+
+
+def single_rows(table: PageTable, token: int, committed_len: int) -> TreeRows:
+    """A decode of one node. token: -1 - i for what tree i of the step before draws."""
+    return TreeRows(
+        tokens=np.array([token], np.int32),
+        parents=np.array([-1], np.int32),
+        num_nodes=np.array([1]),
+        committed_len=np.array([committed_len]),
+        page_ids=table.page_ids[: pages_for(committed_len + 1, table.page_size)],
+    )
 
 
 def assert_near(found: Tensor, wanted: Tensor, share: float) -> None:

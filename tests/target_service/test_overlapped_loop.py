@@ -17,7 +17,7 @@ LONG = SamplingParams(max_tokens=40, ignore_eos=True)
 
 @pytest.fixture
 def loop(make_loop) -> DrivenLoop:
-    loop = make_loop()
+    loop = make_loop(disable_overlap_schedule=True)
     loop.parts.runner.is_asynchronous = True
     return loop
 
