@@ -57,7 +57,7 @@ class TargetConfig(ServiceFlags):
     context_length: int | None = flag(None, help="tokens of a request, prompt and output; unset: the model's own")
 
     disable_overlap_schedule: bool = flag(
-        False, help="verify all trees of a round in one step, never one half while the other half is drafted"
+        False, help="one step at a time: no half of a round while the other is drafted, no plain step ahead"
     )
     speculative_tree_deadline_ms: float | None = flag(
         None, help="longest wait for a tree; unset: (expected accepted length - 1) x a plain step's time"
