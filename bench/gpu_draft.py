@@ -1,7 +1,7 @@
 """Times a round of the draft on a GPU: committed rows in, trees out.
 
     python -m bench.inflate --shape llama-8b --lazy /tmp/8b
-    python -m bench.gpu_draft --pair /tmp/8b --sessions 1 8 64 --json draft.json
+    python -m bench.gpu_draft --pair /tmp/8b --sessions 1 8 64 --head-bits 8 16 --json draft.json
 
 A round extends each session by ``--rows`` rows and grows its tree. "device": the device's part, its host far
 ahead; "wall": of the whole call; "limit": 1.3 head steps of 0.28 ms for each of the tree's. Medians, in ms.
@@ -10,6 +10,7 @@ ahead; "wall": of the whole call; "limit": 1.3 head steps of 0.28 ms for each of
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import time
@@ -26,6 +27,7 @@ from engine.graph_capture import CudaCapture
 from engine.head_model import HeadModel
 from engine.pages import PageAllocator, PageTable, pages_for
 from kernels.backends import load_ops
+from kernels.triton_ops.ops import TritonOps
 from paceline.types import MAX_SCRATCH_NODES, TreeShape
 
 _HEAD_STEP_MS = 0.28  # docs/performance.md: one head step of up to 10 rows at the 8B shape
@@ -40,6 +42,7 @@ class Line:
     """One row of the table."""
 
     shape: str
+    head_bits: int
     sessions: int
     temperature: float
     graphs: bool
@@ -77,6 +80,16 @@ class Rounds:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A drafter whose head has so many bits, and sessions of its own."""
+
+    bits: int
+    has_graphs: bool
+    drafter: DeviceDrafter
+    rounds: Rounds
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pair", type=Path, required=True, help="folder with target and head, as bench.inflate writes")
@@ -87,6 +100,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--temperature", type=float, nargs="+", default=[0.0])
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--kernel-backend", default="auto")
+    parser.add_argument(
+        "--head-bits", type=int, choices=[8, 16], nargs="+", default=[8], help="8: rounded in bf16, as served; 16: not"
+    )
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--eager", action="store_true", help="also without graphs")
     parser.add_argument("--profile", action="store_true", help="also the kernels of the last round, by time")
@@ -96,42 +112,41 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.exit(1, "bench.gpu_draft: no CUDA device here\n")
 
     device = torch.device("cuda", torch.cuda.current_device())
-    ops = load_ops(args.kernel_backend, device)
-    dtype = getattr(torch, args.dtype)
-    model = HeadModel.load(args.pair / "head", args.pair / "target", dtype=dtype, ops=ops, device=device)
     shapes = [TreeShape(*(int(number) for number in part.split(","))) for part in args.shapes.split(";")]
     most = max(args.sessions)
-    rounds = Rounds(model, sessions=most, kv_len=args.kv_len, rows=args.rows)
-    cache = model.make_cache(rounds.num_pages, _PAGE_SIZE)
     limits = DrafterLimits(max_rows=max(512, most * args.rows), max_sessions=most)
-    drafters = {True: DeviceDrafter(model, cache, limits)}
-    start = time.perf_counter()
-    drafters[True].capture(shapes, CudaCapture(device))
     print(
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {ops.name}, {args.dtype}, {args.kv_len} tokens of "
-        f"KV, {args.rows} rows a session; captured in {time.perf_counter() - start:.1f} s"
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {args.kernel_backend}, {args.dtype}, "
+        f"{args.kv_len} tokens of KV, {args.rows} rows a session"
     )
-    if args.eager:
-        drafters[False] = DeviceDrafter(model, cache, limits)
-    print("| tree | sessions | T | graphs | device ms | wall ms | limit ms |\n|---|---|---|---|---|---|---|")
+    drafters: list[Captured] = []
+    for bits in args.head_bits:
+        ops = load_ops(args.kernel_backend, device) if bits == 8 else TritonOps(device, rounded_rows=0)
+        head, target = args.pair / "head", args.pair / "target"
+        model = HeadModel.load(head, target, dtype=getattr(torch, args.dtype), ops=ops, device=device)
+        rounds = Rounds(model, sessions=most, kv_len=args.kv_len, rows=args.rows)
+        cache = model.make_cache(rounds.num_pages, _PAGE_SIZE)
+        start = time.perf_counter()
+        drafter = DeviceDrafter(model, cache, limits)
+        drafter.capture(shapes, CudaCapture(device))
+        print(f"{bits} bits: {model.weight_bytes / 2**20:.0f} MiB; captured in {time.perf_counter() - start:.1f} s")
+        drafters.append(Captured(bits, True, drafter, rounds))
+        if args.eager:
+            drafters.append(Captured(bits, False, DeviceDrafter(model, cache, limits), rounds))
+    print("| tree | sessions | T | bits | graphs | device ms | wall ms | limit ms |\n" + "|---" * 8 + "|")
     lines = []
-    for shape in shapes:
-        for temperature in args.temperature:
-            for sessions in args.sessions:
-                items = rounds.items(shape, sessions, temperature)
-                for graphs, drafter in drafters.items():
-                    device_ms, wall_ms = _time(drafter, items, args.repeats)
-                    numbers = f"({shape.num_steps}, {shape.eagle_topk}, {shape.num_draft_tokens})"
-                    limit_ms = shape.num_steps * _HEAD_STEP_MS * _SLACK
-                    line = Line(numbers, sessions, temperature, graphs, device_ms, wall_ms, limit_ms)
-                    lines.append(line)
-                    print(
-                        f"| {numbers} | {sessions} | {temperature} | {'yes' if graphs else 'no'} | {device_ms:.2f} | "
-                        f"{wall_ms:.2f} | {limit_ms:.2f} |",
-                        flush=True,
-                    )
+    for shape, temperature, sessions in itertools.product(shapes, args.temperature, args.sessions):
+        for captured in drafters:
+            items = captured.rounds.items(shape, sessions, temperature)
+            device_ms, wall_ms = _time(captured.drafter, items, args.repeats)
+            numbers = f"({shape.num_steps}, {shape.eagle_topk}, {shape.num_draft_tokens})"
+            limit_ms = shape.num_steps * _HEAD_STEP_MS * _SLACK
+            figures = (sessions, temperature, captured.has_graphs, device_ms, wall_ms, limit_ms)
+            lines.append(Line(numbers, captured.bits, *figures))
+            how = f"{numbers} | {sessions} | {temperature} | {captured.bits} | {'yes' if captured.has_graphs else 'no'}"
+            print(f"| {how} | {device_ms:.2f} | {wall_ms:.2f} | {limit_ms:.2f} |", flush=True)
     if args.profile:
-        _profile(drafters[True], items)
+        _profile(drafters[0].drafter, drafters[0].rounds.items(shape, sessions, temperature))
     if args.json:
         args.json.write_text(json.dumps([asdict(line) for line in lines], indent=2) + "\n")
 
