@@ -12,6 +12,8 @@ from paceline.types import SamplingParams, TreeShape
 from target_service.draft_session import ArrivedTree
 from target_service.engine_loop import IDLE_WAIT_S
 from target_service.events import Cancelled, LossReason, StreamClosed, TreesArrived
+from target_service.flights import Flights
+from target_service.halves import Halves
 from target_service.step_runner import PendingStep
 from tests.support.driven_drafts import DrivenDraft
 from tests.support.tiny_target import STREAM, DrivenLoop, always, off, random_prompt
@@ -26,11 +28,16 @@ class Device:
 
     rng: np.random.Generator | None = None
     in_flight: list[int] = field(default_factory=list)  # steps under way after each launch
+    flights: Flights | None = None  # of the loop that launched last
     _looks: list[PendingStep] = field(default_factory=list)
 
     def is_over(self, step: PendingStep) -> bool:
         self._looks.append(step)
         return self._looks.count(step) > 3 if self.rng is None else bool(self.rng.random() < 0.4)
+
+    def launched(self, flights: Flights) -> None:
+        self.flights = flights
+        self.in_flight.append(len(flights))
 
 
 @pytest.fixture
@@ -44,15 +51,14 @@ def device(monkeypatch) -> Device:
 def loop(make_loop, device, monkeypatch) -> DrivenLoop:
     loop = make_loop()
     loop.parts.runner.is_asynchronous = True
-    loop.parts.halves._is_split = True
-    flights = loop.loop._flights
-    launch = flights.launch
+    monkeypatch.setattr(Halves, "is_split", property(lambda halves: halves is loop.parts.halves))
+    launch = Flights.launch
 
-    def watched(*args, **options):
-        launch(*args, **options)
-        device.in_flight.append(len(flights))
+    def watched(flights, *args, **options):
+        launch(flights, *args, **options)
+        device.launched(flights)
 
-    monkeypatch.setattr(flights, "launch", watched)
+    monkeypatch.setattr(Flights, "launch", watched)
     return loop
 
 
@@ -73,7 +79,7 @@ def start(loop: DrivenLoop, device: Device, draft) -> list:
         loop.turn()
         draft.serve()
         if device.in_flight.count(2) == 3:
-            assert len(loop.loop._flights) == 1
+            assert device.flights is not None and len(device.flights) == 1
             return outputs
     raise AssertionError("no step was launched behind another")
 
