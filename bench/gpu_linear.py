@@ -138,7 +138,7 @@ class Bench:
         """The rule's, then those of the sweep."""
         is_rounded = isinstance(weight, RoundedWeight)
         num_out, width = weight.pairs.shape if isinstance(weight, RoundedWeight) else weight.shape
-        yield plan_skinny(rows, num_out, width, num_sms=self._num_sms)
+        yield plan_skinny(rows, num_out, width, num_sms=self._num_sms, is_rounded=is_rounded)
         if self._sweep:
             tiles = next(tiles for most, tiles in _ROUNDED_TILES.items() if rows <= most) if is_rounded else _TILES
             yield from _plans(tiles, num_out, width, self._num_sms)

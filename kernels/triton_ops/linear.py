@@ -23,11 +23,10 @@ MAX_ROWS = 128
 SKINNY_ROWS = 0  # up to here it is faster than cuBLAS: see bench.gpu_layers
 ROUNDED_ROWS = 64  # up to here it is faster, with a rounded weight, than cuBLAS without: see bench.gpu_linear
 _MAX_TILES = 1 << 14  # blocks whose width is split
-_MAX_SPLITS = 16
+_LEAST_WIDTH = 1024  # columns of a split
 _PREFETCHED_LINES = 8  # 128 bytes, 64 columns each, of a row of a program's weights
 _HALVES = (torch.bfloat16, torch.float16)
 _WIDTH_STEP = 16
-_FIXED_COST = 2  # blocks of the width that a program's start and end cost as much as
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class SkinnyLinear:
         rows = len(x)
         num_out, width = columns.shape
         assert self.fits(x, columns) and x.stride(1) == 1 and x.shape[1] == (2 * width if is_rounded else width)
-        plan = plan or plan_skinny(rows, num_out, width, num_sms=self._num_sms)
+        plan = plan or plan_skinny(rows, num_out, width, num_sms=self._num_sms, is_rounded=is_rounded)
         tile = plan.tile
         block_rows = max(8 if is_rounded else 16, triton.next_power_of_2(rows))
         num_tiles, num_splits = triton.cdiv(num_out, tile.block_out), triton.cdiv(width, plan.split_width)
@@ -135,17 +134,25 @@ class SkinnyLinear:
 
 
 @lru_cache(maxsize=1024)
-def plan_skinny(rows: int, num_out: int, width: int, *, num_sms: int) -> SkinnyPlan:
-    """The tile by the number of rows, and the split that lets the busiest multiprocessor finish first."""
-    tile = SkinnyTile(block_out=64, block_k=128, num_stages=5) if rows <= 16 else SkinnyTile(128, 64, 5, num_warps=8)
+def plan_skinny(rows: int, num_out: int, width: int, *, num_sms: int, is_rounded: bool = False) -> SkinnyPlan:
+    """The tile by the number of rows, and no more programs than multiprocessors where the width is split: what a split
+    writes, reads and waits for costs more than a second wave of programs does.
+
+    width: in columns.
+    """
+    tile = _tile(rows, is_rounded=is_rounded)
     num_tiles = triton.cdiv(num_out, tile.block_out)
-
-    def cost(num_splits: int) -> int:
-        num_blocks = triton.cdiv(triton.cdiv(width, num_splits), tile.block_k)
-        return triton.cdiv(num_tiles * num_splits, num_sms) * (num_blocks + _FIXED_COST)
-
-    num_splits = min(range(1, _MAX_SPLITS + 1), key=cost) if num_tiles <= _MAX_TILES else 1
+    num_splits = max(1, min(num_sms // num_tiles, width // _LEAST_WIDTH))
     return SkinnyPlan(tile, triton.cdiv(triton.cdiv(width, num_splits), tile.block_k) * tile.block_k)
+
+
+def _tile(rows: int, *, is_rounded: bool) -> SkinnyTile:
+    """The fastest of ``python -m bench.gpu_linear --sweep`` on an H200."""
+    if is_rounded:
+        return SkinnyTile(64, 128, 5) if rows <= 16 else SkinnyTile(128, 64, 5, num_warps=8)
+    if rows <= 32:
+        return SkinnyTile(64, 128, 6)
+    return SkinnyTile(64, 64, 8) if rows <= 64 else SkinnyTile(128, 64, 5, num_warps=8)
 
 
 @triton.jit(do_not_specialize=["rows", "num_splits"])
