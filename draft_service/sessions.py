@@ -18,6 +18,8 @@ from engine.pages import OutOfPagesError, PageAllocator, PageTable
 from paceline.tracing import Span, Tracer
 from paceline.types import MAX_SCRATCH_NODES
 
+_FEW_SESSIONS = 8  # up to here they are looked at one by one: 5 us and not 20 for one
+
 
 class SessionTable:
     """All sessions of all targets. Every call puts what is answered at once into ``replies``.
@@ -72,16 +74,8 @@ class SessionTable:
     def extend_all(self, batch: StepBatch, target: int, *, stream: int, replies: Replies, max_rows: int) -> None:
         """A round of many sessions. Those that wait for nothing, and ask for at most max_rows new rows where these are
         due, stay in columns."""
-        facts, stops = self.columns.facts(batch.seat), batch.committed_len
-        stays = (
-            (batch.seat >= 0)
-            & (facts.state == IDLE)
-            & (batch.round > facts.newest_round)
-            & (batch.base_len == facts.arrived_len)
-            & (batch.num_rows > 0)
-            & (batch.num_rows <= max_rows)
-            & (stops <= facts.max_len)
-        ).tolist()
+        find = self._which_of_few_stay if batch.size <= _FEW_SESSIONS else self._which_stay
+        stays = find(batch, max_rows)
         if len(set(batch.session.tolist())) < batch.size:
             stays = [False] * batch.size
         if all(stays):
@@ -178,6 +172,34 @@ class SessionTable:
         if opening.traceparent:
             self._spans[key] = self._tracer.begin("draft session", parent=opening.traceparent, session=key.session)
         return SessionCode.OK
+
+    def _which_stay(self, batch: StepBatch, max_rows: int) -> list[bool]:
+        """Of the sessions of a round, in columns."""
+        facts = self.columns.facts(batch.seat)
+        stays: list[bool] = (
+            (batch.seat >= 0)
+            & (facts.state == IDLE)
+            & (batch.round > facts.newest_round)
+            & (batch.base_len == facts.arrived_len)
+            & (batch.num_rows > 0)
+            & (batch.num_rows <= max_rows)
+            & (batch.committed_len <= facts.max_len)
+        ).tolist()
+        return stays
+
+    def _which_of_few_stay(self, batch: StepBatch, max_rows: int) -> list[bool]:
+        """The same, one by one: faster for few."""
+        columns = self.columns
+        asks = zip(*(c.tolist() for c in (batch.seat, batch.round, batch.base_len, batch.num_rows)), strict=True)
+        return [
+            seat >= 0
+            and columns.state.item(seat) == IDLE
+            and round_ > columns.newest_round.item(seat)
+            and base_len == columns.arrived_len.item(seat)
+            and 0 < num_rows <= max_rows
+            and base_len + num_rows <= columns.max_len.item(seat)
+            for seat, round_, base_len, num_rows in asks
+        ]
 
     def _wait(self, batch: StepBatch) -> None:
         columns, seats = self.columns, batch.seat

@@ -9,21 +9,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from engine.draft_batch import ExtendItem, fitted_shape
 from engine.extend_batch import ExtendBatch
 from engine.extend_forward import ExtendForward
 from engine.graph_capture import Capture
-from engine.growth_forward import Growers, GrowthForward
+from engine.growers import Growers
+from engine.growth_forward import GrowthForward
 from engine.head_model import HeadModel
+from engine.nodes_copy import NodesCopy
 from engine.pool import HeadCache
 from engine.row_batch import split_rows
 from engine.tree_columns import TreeColumns
 from engine.tree_source import PendingTrees
 from kernels.growth import GrowthShape
-from paceline.tree import MAX_NODES, DraftTree
+from paceline.tree import DraftTree
 from paceline.types import MAX_SCRATCH_NODES, TreeShape, tree_shape
 
 MAX_BEAM_ROWS = 2048  # of one level, all sessions together
@@ -60,7 +61,7 @@ class DeviceDrafter:
         )
         self._shapes: list[GrowthShape] = []
         self._fits: dict[tuple[int, ...], _Fit] = {}
-        self._copies = [_NodesCopy(limits.max_sessions, model.device) for _ in range(2)]
+        self._copies = [NodesCopy(limits.max_sessions, model.device) for _ in range(2)]
         self._turn = 0
 
     @torch.inference_mode()
@@ -105,7 +106,7 @@ class DeviceDrafter:
                 self._write(batch.take((batch.shapes[0] == 0).nonzero()[0]), keeps_hidden=False)
         return _Begun(len(batch), asked, order, copy)
 
-    def _propose(self, batch: ExtendBatch, copy: _NodesCopy) -> list[np.ndarray]:
+    def _propose(self, batch: ExtendBatch, copy: NodesCopy) -> list[np.ndarray]:
         """Launches a batch whose sessions all ask. Returns their places in the order in which the trees will come."""
         self._write(batch, keeps_hidden=True)
         order = []
@@ -191,7 +192,7 @@ class _Begun:
     """PendingTrees on their way to the host."""
 
     def __init__(
-        self, num_sessions: int, asked: np.ndarray | None, order: Sequence[np.ndarray], copy: _NodesCopy
+        self, num_sessions: int, asked: np.ndarray | None, order: Sequence[np.ndarray], copy: NodesCopy
     ) -> None:
         """asked: the sessions that asked, None: all. order: the place of each tree that comes, among those."""
         self._num_sessions = num_sessions
@@ -209,42 +210,3 @@ class _Begun:
         if len(self._order) > 1:
             trees = trees.take(np.concatenate(self._order).argsort())
         return trees if self._asked is None else trees.spread(self._asked, self._num_sessions)
-
-
-class _NodesCopy:
-    """The finished trees of one round on their way to the host: ``add`` those of each growth, ``send``, ``trees``."""
-
-    def __init__(self, max_sessions: int, device: torch.device) -> None:
-        is_cuda = device.type == "cuda"
-        self._host = torch.empty(max_sessions * (1 + 2 * MAX_NODES), dtype=torch.int32, pin_memory=is_cuda)
-        self._array = self._host.numpy()
-        self._arrived = torch.cuda.Event() if is_cuda else None
-        self._parts: list[tuple[int, int]] = []  # rows and columns of each growth
-        self._used = 0
-
-    def add(self, nodes: Tensor) -> None:
-        """nodes: [sessions, 1 + 2 n] int32."""
-        count = nodes.numel()
-        self._host[self._used : self._used + count].view(nodes.shape).copy_(nodes, non_blocking=True)
-        self._used += count
-        self._parts.append((nodes.shape[0], nodes.shape[1]))
-
-    def send(self) -> None:
-        """To be called after the last growth."""
-        if self._arrived is not None:
-            self._arrived.record()
-
-    def has_arrived(self) -> bool:
-        return self._arrived is None or self._arrived.query()
-
-    def trees(self) -> TreeColumns:
-        """Waits for the copy. Forgets what was added."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        parts, start = [], 0
-        for rows, columns in self._parts:
-            stop = start + rows * columns
-            parts.append(TreeColumns.of_nodes(self._array[start:stop].reshape(rows, columns)))
-            start = stop
-        self._parts, self._used = [], 0
-        return TreeColumns.join(parts)

@@ -71,7 +71,8 @@ class ExtendForward:
         if keeps_hidden:
             np.copyto(columns[4, :num_pieces], rows.places, where=rows.is_end)
         self._rows.send(columns.size)
-        key = (bucket, self._attention.load(rows.attention))
+        narrowest = self._attention.variants[0]  # where all rows fit it, wider ones are of no use
+        key = (bucket, self._attention.load(rows.attention, narrowest if num_rows <= narrowest else None))
         replay = self._replays.get(key)
         if replay is None:
             self._launch(*key)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from engine.draft_batch import min_scores
-from engine.extend_batch import Noise
 from engine.graph_capture import Capture, Launch
+from engine.growers import Growers
 from engine.head_model import HeadModel
-from engine.pages import slots_at
 from engine.pool import HeadCache
 from engine.proposal_ranking import NoiseRows, Ranked, rank_greedy, rank_noised
 from engine.row_batch import first_pages, spare_batch, tree_attention
@@ -35,30 +34,6 @@ class GrowthKey:
     shape: GrowthShape
     num_sessions: int
     is_noised: bool
-
-
-class Growers(NamedTuple):
-    """Sessions that are to get trees. Columns [g]."""
-
-    places: np.ndarray  # int64: of their last hidden states
-    roots: np.ndarray  # int32: tokens
-    committed_len: np.ndarray  # int64
-    shapes: np.ndarray  # int64 [4, g]: num_steps, topk, num_nodes, min_path_permille
-    noise: Noise
-    page_ids: np.ndarray  # int32 [g, pages]
-    page_size: int
-
-    def take(self, some: np.ndarray | slice) -> Growers:
-        """Those at these columns."""
-        return Growers(
-            self.places[some],
-            self.roots[some],
-            self.committed_len[some],
-            self.shapes[:, some],
-            Noise(self.noise.seed[some], self.noise.temperature[some]),
-            self.page_ids[some],
-            self.page_size,
-        )
 
 
 class GrowthForward:
@@ -89,6 +64,7 @@ class GrowthForward:
             local_len=self._attention.local_len,
         )
         self._captured: dict[GrowthKey, _Growth] = {}
+        self._bucket_sizes: dict[int, list[int]] = {}  # by the largest
 
     @property
     def shapes(self) -> set[GrowthShape]:
@@ -121,7 +97,8 @@ class GrowthForward:
         Returns [sessions, 1 + 2 n] int32, as GrowingTrees.nodes says: valid until the next growth.
         """
         count = len(growers.places)
-        bucket = next(size for size in self._buckets(shape) if size >= count)
+        buckets = self._buckets(shape)
+        bucket = buckets[bisect_left(buckets, count)]
         key = GrowthKey(shape, bucket, is_noised)
         self._send(key, growers)
         batch = self._beam_batch(growers, shape)
@@ -131,11 +108,15 @@ class GrowthForward:
         else:
             self._attention.load(batch, growth.variant)
         growth.launch()
-        return growth.trees.nodes[:count]
+        nodes = growth.trees.nodes
+        return nodes if count == bucket else nodes[:count]
 
     def _buckets(self, shape: GrowthShape) -> list[int]:
         most = self.max_group(shape)
-        return [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
+        buckets = self._bucket_sizes.get(most)
+        if buckets is None:
+            buckets = self._bucket_sizes[most] = [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
+        return buckets
 
     def _stage(self, key: GrowthKey, count: int) -> np.ndarray:
         """int64 [columns, sessions], of which ``count`` are to be filled; the others are padded."""
@@ -158,9 +139,7 @@ class GrowthForward:
         columns[7].view(np.float64)[:count] = growers.noise.temperature
         columns[8].view(np.float64)[:count] = min_scores()[growers.shapes[3]]
         if key.shape.num_scratch:
-            positions = growers.committed_len + np.arange(key.shape.num_scratch)[:, None]
-            slots = slots_at(growers.page_ids, np.arange(count), positions, growers.page_size)
-            columns[_COLUMNS:, :count] = slots
+            columns[_COLUMNS:, :count] = growers.scratch_slots(key.shape.num_scratch)
         self._upload.send(columns.size)
 
     def _growth(self, key: GrowthKey, variant: int) -> _Growth:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,11 +11,14 @@ import numpy as np
 from torch import Tensor
 
 from engine.extend_batch import ExtendBatch, joined
-from engine.pages import slots_at
+from engine.pages import pages_for, slots_at
 from engine.pool import HeadCache
 from engine.ragged import indptr
 from kernels.ops import AttentionBatch
 from paceline.types import MAX_SCRATCH_NODES
+
+_FEW_SESSIONS = 4
+_FEW_ROWS = 8  # up to here lists are faster than arrays: the fewer kinds of calls, the less a CPU has to fetch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +38,9 @@ class RowBatch:
 def split_rows(batch: ExtendBatch, max_rows: int) -> Iterator[RowBatch]:
     """The rows of all sessions, in order, at most max_rows a forward."""
     num_rows, num_sessions = len(batch.tokens), len(batch)
+    if num_rows <= min(max_rows, _FEW_ROWS):
+        yield _few_rows(batch)
+        return
     if num_rows <= max_rows:
         yield _row_batch(
             batch,
@@ -68,10 +75,10 @@ class Pages(NamedTuple):
 
 def first_pages(page_ids: np.ndarray, num_tokens: np.ndarray, page_size: int) -> Pages:
     """Those of so many tokens of each sequence. page_ids: int32 [b, pages]; num_tokens: int64 [b]."""
+    if len(num_tokens) <= _FEW_SESSIONS:
+        return _first_pages_of_few(page_ids, num_tokens.tolist(), page_size)
     counts = (num_tokens + (page_size - 1)) // page_size
     width = max(counts.tolist())
-    if len(counts) == 1:
-        return Pages(np.array((0, width), np.int32), page_ids[0, :width], page_size)
     return Pages(indptr(counts), page_ids[:, :width][np.arange(width) < counts[:, None]], page_size)
 
 
@@ -110,6 +117,48 @@ def spare_batch(cache: HeadCache, num_rows: int) -> AttentionBatch:
         ancestors=np.ones(num_rows, np.uint64),
         page_size=cache.page_size,
     )
+
+
+def _few_rows(batch: ExtendBatch) -> RowBatch:
+    """All rows in one forward, as ``_row_batch`` makes it."""
+    page_size, base_len, counts = batch.page_size, batch.base_len.tolist(), batch.num_rows.tolist()
+    q_indptr = [0, *itertools.accumulate(counts)]
+    positions: list[int] = []
+    slots: list[int] = []
+    for pages, base, count in zip(batch.page_ids, base_len, counts, strict=True):
+        for position in range(base, base + count):
+            page, offset = divmod(position, page_size)
+            positions.append(position)
+            slots.append(pages.item(page) * page_size + offset)
+    pages = _first_pages_of_few(batch.page_ids, [b + c for b, c in zip(base_len, counts, strict=True)], page_size)
+    num_sessions = len(counts)
+    return RowBatch(
+        tokens=batch.tokens,
+        features=batch.features,
+        positions=np.array(positions),
+        slots=np.array(slots),
+        last_rows=np.array(q_indptr[1:]) - 1,
+        places=np.arange(num_sessions),
+        is_end=np.ones(num_sessions, np.bool_),
+        attention=AttentionBatch(
+            q_indptr=np.array(q_indptr, np.int32),
+            prefix_len=np.array(base_len, np.int32),
+            local_len=np.array(counts, np.int32),
+            page_indptr=pages.indptr,
+            page_ids=pages.ids,
+            is_causal=np.ones(num_sessions, np.bool_),
+            ancestors=np.zeros(len(positions), np.uint64),
+            page_size=page_size,
+        ),
+    )
+
+
+def _first_pages_of_few(page_ids: np.ndarray, num_tokens: list[int], page_size: int) -> Pages:
+    """As ``first_pages``."""
+    counts = [pages_for(tokens, page_size) for tokens in num_tokens]
+    parts = [row[:count] for row, count in zip(page_ids, counts, strict=True)]
+    ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return Pages(np.array([0, *itertools.accumulate(counts)], np.int32), ids, page_size)
 
 
 class _Pieces(NamedTuple):

@@ -8,6 +8,7 @@ from torch import Tensor
 
 _STAGES = 2
 _MAX_PARTS = 1024  # slices that are kept: a slice of a tensor takes about as long as the copy's launch
+_GRANULE = 1024  # bytes of a flat Upload that are copied at least, so that lengths which differ by little share a slice
 
 
 class Upload:
@@ -24,6 +25,7 @@ class Upload:
         self._sent = [torch.cuda.Event() for _ in range(_STAGES)] if is_cuda else []
         self._arrays = [] if dtype is torch.bfloat16 else [stage.numpy() for stage in self.stages]
         self._parts: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._granule = max(1, _GRANULE // dtype.itemsize) if len(shape) == 1 else 1
         self._turn = 0
 
     def stage(self) -> Tensor:
@@ -44,8 +46,9 @@ class Upload:
         return self._part(count)[1]
 
     def send(self, count: int) -> None:
-        """MUTATES the first ``count`` entries of the first dimension, as they were staged."""
-        target, staged = self._part(count)
+        """MUTATES the first ``count`` entries of the first dimension, as they were staged; those of a flat Upload that
+        follow may change as well."""
+        target, staged = self._part(-(-count // self._granule) * self._granule)
         target.copy_(staged, non_blocking=True)
         if self._sent:
             self._sent[self._turn].record()
