@@ -18,6 +18,7 @@ from target_service.flights import Flights
 from target_service.halves import Halves, SteppedTrees
 from target_service.inbox import Inbox
 from target_service.metrics import TargetMetrics
+from target_service.prompt_share import PromptShare
 from target_service.reporter import DoneStep, Reporter, ReportParts, StepMarks
 from target_service.request_desk import RequestDesk
 from target_service.scheduler import Moment, Schedule, schedule, schedule_ahead
@@ -106,6 +107,7 @@ class EngineLoop:
         self._is_idle = False  # the last turn ran no step
         self._waiting_since_s: float | None = None  # for trees alone
         self._tree_wait = TreeWait(parts.times)
+        self._share = PromptShare(parts.times)
         self._launching_s = 0.001  # planning and launching a step; averaged
 
     def run(self) -> None:
@@ -169,18 +171,19 @@ class EngineLoop:
 
     def _schedule(self, now_s: float) -> Schedule:
         requests = self._parts.requests
-        if self._flights and self._may_run_ahead:
-            due = schedule_ahead(requests.sequences.values(), requests.limits, num_decoding=requests.num_decoding)
-            if not due.is_empty or not self._parts.halves.is_split:
-                return due
         join_rounds = requests.join_rounds
         moment = Moment(
             now_s,
             requests.num_decoding,
+            share=self._share,
             join_rounds=self._tree_wait.is_short if join_rounds is None else join_rounds,
             is_split=self._parts.halves.is_split,
             is_busy=len(self._flights) > 0,
         )
+        if self._flights and self._may_run_ahead:
+            due = schedule_ahead(requests.sequences.values(), requests.limits, moment)
+            if not due.is_empty or not moment.is_split:
+                return due
         return schedule(requests.sequences.values(), requests.limits, moment)
 
     def _launch(self, due: Schedule, now_s: float) -> None:

@@ -12,7 +12,7 @@ from paceline.types import SamplingParams
 from target_service.deadline import StepTimes
 from target_service.step_runner import StepRunner
 
-_ROWS = (1, 2, 4, 6, 8, 16, 32, 64, 128, 256, 512)
+_ROWS = (1, 2, 4, 6, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512)
 _TREE_NODES = 16  # the rows of a larger step are several trees
 _REPEATS = 3  # the first of a kind is slow
 _SHORT_MS = 40.0  # a step that takes longer is as good as steady, and not tried a third time
