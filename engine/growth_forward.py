@@ -17,7 +17,8 @@ from engine.growers import Growers
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
 from engine.proposal_ranking import NoiseRows, Ranked, rank_greedy, rank_noised
-from engine.row_batch import first_pages, spare_batch, tree_attention
+from engine.ragged import layout_of
+from engine.row_batch import first_pages, spare_batch
 from kernels.growth import BeamRows, GrowingTrees, GrowthInputs, GrowthShape
 from kernels.ops import AttentionBatch, AttentionPlan
 from kernels.upload import Upload
@@ -189,14 +190,17 @@ class GrowthForward:
 
     def _beam_batch(self, growers: Growers, shape: GrowthShape) -> AttentionBatch:
         """Of the first beam, with the pages of all later ones."""
-        count = len(growers.places)
-        topk = np.full(count, shape.topk)
-        return tree_attention(
-            first_pages(growers.page_ids, growers.committed_len + shape.num_scratch, growers.page_size),
-            prefix_len=growers.committed_len,
-            local_len=topk,
-            counts=topk,
-            ancestors=np.zeros(shape.topk * count, np.uint64),
+        beam = layout_of((shape.topk,) * len(growers.places))
+        pages = first_pages(growers.page_ids, growers.committed_len + shape.num_scratch, growers.page_size)
+        return AttentionBatch(
+            q_indptr=beam.indptr,
+            prefix_len=growers.committed_len.astype(np.int32),
+            local_len=beam.counts,
+            page_indptr=pages.indptr,
+            page_ids=pages.ids,
+            is_causal=beam.none,
+            ancestors=beam.no_masks,
+            page_size=growers.page_size,
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.pages import PageTable, pages_for
-from engine.ragged import indptr
+from engine.ragged import indptr, layout_of
 from engine.tree_links import links_of, links_of_few
 from kernels.ops import AttentionBatch, TreeBatch
 from paceline.tree import DraftTree
@@ -193,40 +193,36 @@ class StepBuilder:
     def _build_few(self, trees: TreeRows) -> StepPlan:
         """What ``build`` does of a few trees, in lists."""
         page_size, page_at = self._page_size, trees.page_ids.item
-        q_indptr, page_indptr = [0], [0]
-        local: list[int] = []
+        page_indptr = [0]
         roots: list[int] = []  # each row's root's position
         slots: list[int] = []
         for count, base in zip(trees.num_nodes.tolist(), trees.committed_len.tolist(), strict=True):
             first_page = page_indptr[-1]
-            local += range(count)
             roots += [base] * count
             for position in range(base, base + count):
                 page, offset = divmod(position, page_size)
                 slots.append(page_at(first_page + page) * page_size + offset)
-            q_indptr.append(len(local))
             page_indptr.append(first_page + pages_for(base + count, page_size))
-        links = links_of_few(trees.parents.tolist(), local)
+        layout = layout_of(tuple(trees.num_nodes.tolist()))
+        links = links_of_few(trees.parents.tolist(), layout.local)
         positions = np.array(roots, np.int32) + links.depths
-        node_indptr = np.array(q_indptr, np.int32)
-        num_trees = len(trees.num_nodes)
         return StepPlan(
             tokens=trees.tokens,
             positions=positions,
             slots=np.array(slots, np.int64),
             attention=AttentionBatch(
-                q_indptr=node_indptr,
+                q_indptr=layout.indptr,
                 prefix_len=trees.committed_len.astype(np.int32),
-                local_len=trees.num_nodes.astype(np.int32),
+                local_len=layout.counts,
                 page_indptr=np.array(page_indptr, np.int32),
                 page_ids=trees.page_ids,
-                is_causal=np.zeros(num_trees, np.bool_),
+                is_causal=layout.none,
                 ancestors=links.ancestors,
                 page_size=page_size,
                 batch_invariant=self._batch_invariant,
             ),
-            logit_rows=np.arange(len(local), dtype=np.int32),
-            trees=TreeBatch(node_indptr, trees.tokens, positions, links.first_child, links.next_sibling),
+            logit_rows=layout.rows,
+            trees=TreeBatch(layout.indptr, trees.tokens, positions, links.first_child, links.next_sibling),
             move_src=_concat([src for src, _ in self._moves], np.int64),
             move_dst=_concat([dst for _, dst in self._moves], np.int64),
         )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import NamedTuple
+
 import numpy as np
 
 
@@ -12,3 +15,35 @@ def indptr(counts: np.ndarray) -> np.ndarray:
     sums = np.zeros(len(counts) + 1, np.int32)
     counts.cumsum(out=sums[1:])
     return sums
+
+
+class Layout(NamedTuple):
+    """What the lengths of n arrays alone decide. Shared by all batches of those lengths: never changed."""
+
+    counts: np.ndarray  # int32 [n]
+    indptr: np.ndarray  # int32 [n + 1]
+    rows: np.ndarray  # int32 [rows]: 0, 1, ...
+    local: list[int]  # [rows]: within its array
+    last_rows: np.ndarray  # int64 [n]
+    places: np.ndarray  # int64 [n]: 0, 1, ...
+    none: np.ndarray  # bool [n]
+    all: np.ndarray  # bool [n]
+    no_masks: np.ndarray  # uint64 [rows]
+
+
+@lru_cache(maxsize=1024)
+def layout_of(counts: tuple[int, ...]) -> Layout:
+    """For short tuples, which come again and again: a few rows' arrays take longer to make than to use."""
+    lengths = np.array(counts, np.int32)
+    sums = indptr(lengths)
+    return Layout(
+        counts=lengths,
+        indptr=sums,
+        rows=np.arange(sum(counts), dtype=np.int32),
+        local=[place for count in counts for place in range(count)],
+        last_rows=sums[1:] - np.int64(1),
+        places=np.arange(len(counts)),
+        none=np.zeros(len(counts), np.bool_),
+        all=np.ones(len(counts), np.bool_),
+        no_masks=np.zeros(sum(counts), np.uint64),
+    )

@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.extend_batch import ExtendBatch, joined
 from engine.pages import pages_for, slots_at
 from engine.pool import HeadCache
-from engine.ragged import indptr
+from engine.ragged import indptr, layout_of
 from kernels.ops import AttentionBatch
 from paceline.types import MAX_SCRATCH_NODES
 
@@ -122,7 +122,6 @@ def spare_batch(cache: HeadCache, num_rows: int) -> AttentionBatch:
 def _few_rows(batch: ExtendBatch) -> RowBatch:
     """All rows in one forward, as ``_row_batch`` makes it."""
     page_size, base_len, counts = batch.page_size, batch.base_len.tolist(), batch.num_rows.tolist()
-    q_indptr = [0, *itertools.accumulate(counts)]
     positions: list[int] = []
     slots: list[int] = []
     for pages, base, count in zip(batch.page_ids, base_len, counts, strict=True):
@@ -131,23 +130,23 @@ def _few_rows(batch: ExtendBatch) -> RowBatch:
             positions.append(position)
             slots.append(pages.item(page) * page_size + offset)
     pages = _first_pages_of_few(batch.page_ids, [b + c for b, c in zip(base_len, counts, strict=True)], page_size)
-    num_sessions = len(counts)
+    layout = layout_of(tuple(counts))
     return RowBatch(
         tokens=batch.tokens,
         features=batch.features,
         positions=np.array(positions),
         slots=np.array(slots),
-        last_rows=np.array(q_indptr[1:]) - 1,
-        places=np.arange(num_sessions),
-        is_end=np.ones(num_sessions, np.bool_),
+        last_rows=layout.last_rows,
+        places=layout.places,
+        is_end=layout.all,
         attention=AttentionBatch(
-            q_indptr=np.array(q_indptr, np.int32),
+            q_indptr=layout.indptr,
             prefix_len=np.array(base_len, np.int32),
-            local_len=np.array(counts, np.int32),
+            local_len=layout.counts,
             page_indptr=pages.indptr,
             page_ids=pages.ids,
-            is_causal=np.ones(num_sessions, np.bool_),
-            ancestors=np.zeros(len(positions), np.uint64),
+            is_causal=layout.all,
+            ancestors=layout.no_masks,
             page_size=page_size,
         ),
     )
