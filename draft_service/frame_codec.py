@@ -38,6 +38,8 @@ def _cut(payload: bytes | bytearray) -> RoundFrame | None:
         data = _find(payload, tensor, _DATA)
     except (_NotFoundError, IndexError):
         return None
+    if _comes_again(payload, _Span(data.tag, data.stop, tensor.stop)):
+        return None
     view = memoryview(payload)
     message = draft_pb2.SpeculateRequest()
     message.MergeFromString(_without(view, whole, extend))
@@ -47,7 +49,7 @@ def _cut(payload: bytes | bytearray) -> RoundFrame | None:
     if message.extend.HasField("hidden_states"):
         return None
     message.extend.hidden_states.MergeFromString(_without(view, tensor, data))
-    return None if message.extend.hidden_states.data else RoundFrame(message, view[data.start : data.stop])
+    return RoundFrame(message, view[data.start : data.stop])
 
 
 class _Span(NamedTuple):
@@ -65,6 +67,15 @@ def _without(view: memoryview, outer: _Span, inner: _Span) -> bytes:
 
 class _NotFoundError(Exception):
     """Of a field that was looked for."""
+
+
+def _comes_again(payload: bytes | bytearray, rest: _Span) -> bool:
+    """Whether there are other features behind the first: the last are those that count, empty ones as well."""
+    try:
+        _find(payload, rest, _DATA)
+    except (_NotFoundError, IndexError):
+        return False
+    return True
 
 
 def _find(payload: bytes | bytearray, outer: _Span, number: int) -> _Span:

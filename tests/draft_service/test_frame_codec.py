@@ -11,7 +11,7 @@ from draft_service.frame_codec import parse_round
 from engine.wire import to_raw
 from paceline.round_codec import encode_extend
 from paceline.rounds import ExtendColumns
-from paceline.v1 import draft_pb2
+from paceline.v1 import common_pb2, draft_pb2, verify_pb2
 
 WIDTH = 4096
 
@@ -74,6 +74,29 @@ def test_fields_in_another_order_or_twice_are_what_protobuf_makes_of_them() -> N
         request(40).SerializeToString() + request(9).SerializeToString(),
     ):
         assert whole(payload) == draft_pb2.SpeculateRequest.FromString(payload)
+
+
+@pytest.mark.parametrize("last", [b"", b"1234", bytes(300_000)], ids=["empty", "short", "long"])
+def test_of_features_that_come_twice_in_one_tensor_the_last_count(last: bytes) -> None:
+    tensor = request(40).extend.hidden_states.SerializeToString()
+    tensor += bytes([common_pb2.Tensor.DATA_FIELD_NUMBER << 3 | 2]) + encoded_length(len(last)) + last
+    extend = request(40).extend
+    extend.ClearField("hidden_states")
+    field = verify_pb2.ExtendInput.HIDDEN_STATES_FIELD_NUMBER
+    content = extend.SerializeToString() + encoded_length(field << 3 | 2) + encoded_length(len(tensor)) + tensor
+    field = draft_pb2.SpeculateRequest.EXTEND_FIELD_NUMBER
+    payload = encoded_length(field << 3 | 2) + encoded_length(len(content)) + content
+    assert whole(payload) == draft_pb2.SpeculateRequest.FromString(payload)
+    assert whole(payload).extend.hidden_states.data == last
+
+
+def encoded_length(number: int) -> bytes:
+    """As a varint."""
+    parts = []
+    while number > 0x7F:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*parts, number])
 
 
 def test_a_frame_of_other_large_fields_is_read() -> None:
