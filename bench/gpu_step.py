@@ -3,7 +3,6 @@
     paceline inflate /tmp/8b --shape llama-8b --lazy
     python -m bench.gpu_step --model-path /tmp/8b/target --head-path /tmp/8b/head --mixes 1x1 1x16 64x1 256x1
 
-Graphs are captured twice: with torch's products, then with those that are tuned at start, as services do.
 A mix BxN is B requests with a tree of N nodes each, BxcN B requests with a prompt chunk of N tokens; "+" joins mixes in
 one step. Each figure is the median of ``--repeats``.
 """
@@ -45,7 +44,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--kv-len", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--max-rows", type=int, default=1024)
-    parser.add_argument("--no-tuned-products", action="store_true", help="leave out the second capture")
     args = parser.parse_args(argv)
     set_up_logging("bench.gpu_step", level="info")
 
@@ -63,23 +61,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     num_pages = max(int(plan.attention.page_ids.max()) for plan in plans.values()) + 1
     cache = model.make_cache(num_pages, _PAGE_SIZE)
     eager = {mix: _step_ms(model, plan, cache, args.repeats) for mix, plan in plans.items()}
-    model.capture(cache, args.max_rows, tunes=False)
-    untuned = {mix: _step_ms(model, plan, cache, args.repeats) for mix, plan in plans.items()}
-    tuned = untuned
-    if not args.no_tuned_products:
-        model.capture(cache, args.max_rows)
-        tuned = {mix: _step_ms(model, plan, cache, args.repeats) for mix, plan in plans.items()}
+    model.capture(cache, args.max_rows)
     name = torch.cuda.get_device_name(device)
     print(f"{args.model_path}, {args.dtype}, {ops.name} kernels, {args.kv_len} tokens of KV, {name}")
-    print(
-        "| mix | rows | nodes | graph: ms | torch's products: ms | launches: ms | host, graph: us |\n"
-        + "|---" * 7
-        + "|"
-    )
+    print("| mix | rows | nodes | graph: ms | launches: ms | host, graph: us |\n|---|---|---|---|---|---|")
     for mix, plan in plans.items():
+        graph_ms = _step_ms(model, plan, cache, args.repeats)
         host_us = _host_us(model, plan, cache, args.repeats)
-        times = f"{tuned[mix]:.3f} | {untuned[mix]:.3f} | {eager[mix]:.3f} | {host_us:.0f}"
-        print(f"| {mix} | {plan.num_rows} | {len(plan.logit_rows)} | {times} |", flush=True)
+        sizes = f"{plan.num_rows} | {len(plan.logit_rows)}"
+        print(f"| {mix} | {sizes} | {graph_ms:.3f} | {eager[mix]:.3f} | {host_us:.0f} |", flush=True)
 
 
 def _plan(mix: str, kv_len: int) -> StepPlan:

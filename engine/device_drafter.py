@@ -66,11 +66,8 @@ class DeviceDrafter:
 
     @torch.inference_mode()
     def capture(self, shapes: Sequence[TreeShape], capture: Capture) -> None:
-        """Captures the forwards of all row buckets, and the growths of these shapes; a progress bar on a terminal.
-
-        Tunes the model's products on the way.
-        """
-        with self._on_device(), self._model.ops.tuning():
+        """Captures the forwards of all row buckets, and the growths of these shapes; a progress bar on a terminal."""
+        with self._on_device():
             wanted = {GrowthShape(s.num_steps, s.eagle_topk, s.num_draft_tokens) for s in shapes}
             self._fits.clear()
             self._shapes = sorted(wanted, key=lambda s: (s.num_steps, s.topk, s.num_nodes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import Self
 
@@ -115,11 +115,11 @@ class TargetModel:
         return TargetCache(tuple(kv[0]), tuple(kv[1]), features, num_pages, page_size)
 
     @torch.inference_mode()
-    def capture(self, cache: TargetCache, max_rows: int, *, tunes: bool = True, capture: Capture | None = None) -> None:
+    def capture(self, cache: TargetCache, max_rows: int, *, capture: Capture | None = None) -> None:
         """Captures graphs of steps of up to max_rows rows on this cache; ``step`` replays them from then on.
 
         Every rank does it alike, before the first request, for the graphs hold the ranks' reductions. Logs what it
-        took. tunes: whether products are tuned on the way. capture: how, for tests; None makes CUDA graphs.
+        took. capture: how, for tests; None makes CUDA graphs.
         """
         config, size = self.config, self._tp.size
         limits = AttentionLimits(
@@ -131,8 +131,7 @@ class TargetModel:
             num_kv_heads=config.num_kv_heads // size,
             head_dim=config.head_dim,
         )
-        tuning = self.ops.tuning() if tunes else nullcontext()
-        with logged_capture(f"CUDA graphs of steps of up to {max_rows} rows", self.device), tuning:
+        with logged_capture(f"CUDA graphs of steps of up to {max_rows} rows", self.device):
             self._graphs = StepGraphs(
                 lambda tensors, attention: self.forward(tensors, attention, cache),
                 cache,

@@ -10,7 +10,6 @@ backend may pad rows to buckets and replay a captured graph.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -220,14 +219,6 @@ class Ops(Protocol):
 
     def prepare_head(self, weights: HeadWeights) -> Head:
         """The head whose matrices were prepared by this backend."""
-        ...
-
-    def tuning(self) -> AbstractContextManager[None]:
-        """Within it, before traffic, ``linear`` may time ways to compute a shape that it meets first, and wait for it.
-
-        What it chooses holds for that shape from then on, in captured graphs and out of them. A backend logs what it
-        chose; one without a choice does nothing.
-        """
         ...
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -53,9 +51,6 @@ class ReferenceOps:
 
     def prepare_head(self, weights: HeadWeights) -> Head:
         return ReferenceHead(self, weights)
-
-    def tuning(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return functional.linear(x, weight, bias)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -28,7 +26,6 @@ from kernels.triton_ops.linear import ROUNDED_ROWS, SKINNY_ROWS, SkinnyLinear
 from kernels.triton_ops.overlap import can_overlap
 from kernels.triton_ops.rounded_weight import DraftWeight, RoundedWeight
 from kernels.triton_ops.rows import fill_drawn, gather_rows, scatter_rows
-from kernels.triton_ops.tuned_linear import TunedLinear
 from kernels.triton_ops.walk import Walker
 
 
@@ -59,7 +56,6 @@ class TritonOps(ReferenceOps):
         self._skinny_rows = skinny_rows
         self._rounded_rows = rounded_rows
         self._skinny = SkinnyLinear(self.device, overlap=self._overlap)
-        self._tuned = TunedLinear(self.device)
         self._attention = TritonAttention(self.device)
         self._walker = Walker(self.device)
         self._pool_tables: dict[tuple[int, ...], kv.PoolTable] = {}
@@ -86,10 +82,7 @@ class TritonOps(ReferenceOps):
         skinny = self._skinny_weight(x, weight)
         if skinny is not None:
             return self._skinny.linear(x, skinny, bias)
-        return self._tuned.linear(x, weight, bias)
-
-    def tuning(self) -> AbstractContextManager[None]:
-        return self._tuned.tuning()
+        return super().linear(x, weight, bias)
 
     def logits(self, x: Tensor, weight: Tensor) -> Tensor:
         skinny = self._skinny_weight(x, weight)

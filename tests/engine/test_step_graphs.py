@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -25,30 +23,11 @@ CPU = torch.device("cpu")
 MAX_ROWS = 40
 
 
-class TuningOps(BufferedOps):
-    """Notes of each product whether it might have been tuned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_tuning = False
-        self.might_tune: set[bool] = set()
-
-    @contextmanager
-    def tuning(self) -> Iterator[None]:
-        self.is_tuning = True
-        yield
-        self.is_tuning = False
-
-    def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        self.might_tune.add(self.is_tuning)
-        return super().linear(x, weight, bias)
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> TargetModel:
     tiny = save_tiny_target(tmp_path)
     return TargetModel.load(
-        tiny.model_path, head_path=tiny.head_path, dtype=torch.float32, ops=TuningOps(), device=CPU, tp=TpGroup()
+        tiny.model_path, head_path=tiny.head_path, dtype=torch.float32, ops=BufferedOps(), device=CPU, tp=TpGroup()
     )
 
 
@@ -78,21 +57,6 @@ def test_captured_steps_give_what_eager_ones_give(model: TargetModel, plans: lis
             assert_near(ours[: captured.spare_slot], theirs[: eager.spare_slot], 1e-5)
     layers = model.config.num_layers
     assert model.ops.buffers.ran[::layers] == [(12, 16), (16, 16), (8, 16), (12, 2), (4, 2), (40, 16)]
-
-
-def test_products_are_tuned_while_graphs_are_captured_and_never_by_a_step(
-    model: TargetModel, plans: list[StepPlan]
-) -> None:
-    ops, cache = model.ops, model.make_cache(NUM_PAGES, PAGE_SIZE)
-    model.capture(cache, 8, tunes=False, capture=replay_by_calling)
-    assert ops.might_tune == {False}
-    ops.might_tune.clear()
-    model.capture(cache, 8, capture=replay_by_calling)
-    assert ops.might_tune == {True}
-    ops.might_tune.clear()
-    for plan in plans:
-        model.step(plan, cache)
-    assert ops.might_tune == {False}
 
 
 def test_what_a_step_before_left_in_the_static_inputs_changes_nothing(
