@@ -54,6 +54,15 @@ class DraftEngine:
     def has_work(self) -> bool:
         return self.table.has_work
 
+    @property
+    def keeps_messages(self) -> bool:
+        """Whether the last steps' messages are in memory for the sake of their sessions' last rows."""
+        return bool(self._ran)
+
+    def rest(self) -> None:
+        """Nothing has come for a while: lets go of the messages."""
+        self._disown_messages(0)
+
     def load(self) -> LoadFigures:
         """The figures that this thread knows; busy is not one of them."""
         table = self.table
@@ -199,10 +208,10 @@ class DraftEngine:
             self.propose_ms.add((now_s - arrived_s) * 1e3, count)
         return StepPart(batch, columns.target[batch.seat], begun.page_ids, answers.trees)
 
-    def _disown_messages(self) -> None:
+    def _disown_messages(self, kept_steps: int = _KEPT_STEPS) -> None:
         """A session that has not run for some steps keeps no message in memory for the sake of its last row."""
         columns = self.table.columns
-        while self._ran and self._ran[0][0] <= self._steps - _KEPT_STEPS:
+        while self._ran and self._ran[0][0] <= self._steps - kept_steps:
             step, seats = self._ran.popleft()
             for seat in seats[columns.last_step[seats] == step].tolist():
                 columns.disown_message(seat)

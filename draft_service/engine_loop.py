@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from draft_service.load import LoadFigures
 from draft_service.replies import Replies
 from draft_service.step_record import StepRecord
 from paceline.mailbox import Mailbox
+
+_REST_S = 1.0  # without an event: nobody waits for a round, and the last ones' messages take memory
 
 _log = logging.getLogger(__name__)
 
@@ -81,12 +84,17 @@ class EngineLoop:
         self._outlets.note(StepNote(self._engine.load(), record))
         return True
 
+    def _wait(self) -> list[Event | None]:
+        """For the next events, however often a part of a frame wakes the thread."""
+        since_s = time.monotonic()
+        while not (taken := self._mailbox.take(_REST_S if self._engine.keeps_messages else None)):
+            if time.monotonic() - since_s >= _REST_S:
+                self._engine.rest()
+        return taken
+
     def _drain(self) -> list[Event] | None:
         """All events that wait, at least one unless there is work; None where the loop is to end."""
-        wait_s = 0.0 if self._engine.has_work else None
-        taken = self._mailbox.take(wait_s)
-        while not taken and wait_s is None:  # it was woken by a part of a frame
-            taken = self._mailbox.take(wait_s)
+        taken = self._mailbox.take(0.0) if self._engine.has_work else self._wait()
         events: list[Event] = []
         for event in taken:
             if event is None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from target_service.draft_codec import LaneOffer, RoundReader
 from target_service.link_home import LinkHome
 from target_service.round_lane import LaneEnds, RoundLane, knock
 
-LANE_PAUSE_S = 60.0  # before a lane is used again with a draft that lost one and lived on
+LANE_PAUSE_S = 60.0  # before a lane is used again with a draft that lost one and lived on, or had none to be reached
 
 _log = logging.getLogger(__name__)
 
@@ -41,23 +41,42 @@ class LaneKeeper:
     async def open(
         self, offer: LaneOffer | None, reader: RoundReader
     ) -> AsyncIterator[list[Coroutine[Any, Any, None]]]:
-        """The lane that the draft offers, if it does and can be reached: the work that reads from it and fails with it.
+        """The lane that the draft offers, if it does and can be reached: the work that fails with it.
 
-        Without one the list is empty, and the rounds stay on the stream.
+        Where it offers none the list is empty; where it cannot be had now, the rounds stay on the stream until the work
+        has it. What is under way by the stream then may be overtaken: a session's asks are not, for it has one at a
+        time, and one that comes before its open is answered as unknown.
         """
-        sock = None if offer is None else await self._knock(offer, reader)
-        if sock is None:
+        if offer is None:
             yield []
             return
+        sock = await self._knock(offer, reader)
+        if sock is None:
+            yield [self._keep_knocking(offer, reader)]
+            return
+        with self._used(sock, reader) as lane:
+            yield [self._run(lane, reader.incarnation)]
+
+    @contextlib.contextmanager
+    def _used(self, sock: socket.socket, reader: RoundReader) -> Iterator[RoundLane]:
         home = self._home
         ends = LaneEnds(reader, home.put, home.lanes.watch, self._incarnation, home.plumbing.lane_bytes)
         lane = RoundLane(sock, ends)
         home.lanes.add(self._address, lane)
         try:
-            yield [self._run(lane, reader.incarnation)]
+            yield lane
         finally:
             home.lanes.remove(self._address)
             lane.close()
+
+    async def _keep_knocking(self, offer: LaneOffer, reader: RoundReader) -> None:
+        sock = None
+        while sock is None:
+            await asyncio.sleep(LANE_PAUSE_S)
+            sock = await self._knock(offer, reader)
+        _log.info("draft %s: rounds travel by its lane from now on", self._address)
+        with self._used(sock, reader) as lane:
+            await self._run(lane, reader.incarnation)
 
     async def _knock(self, offer: LaneOffer, reader: RoundReader) -> socket.socket | None:
         broken = self._broken

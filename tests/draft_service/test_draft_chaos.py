@@ -133,6 +133,9 @@ def test_no_page_is_lost_and_every_tree_is_that_of_its_rows(tiny: TinyDraft, alo
             settle(engine, replies)
         elif engine.has_work:
             engine.step(replies.extend)
+        if generator.random() < 0.2:
+            engine.rest()
+            assert not engine.keeps_messages
         engine.table.check()
         answered_tickets += len(replies.syncs)
         for reply in replies.syncs:

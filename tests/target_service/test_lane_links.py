@@ -100,6 +100,26 @@ async def test_where_a_lane_cannot_be_had_the_stream_carries_the_rounds(monkeypa
     assert [record.message for record in caplog.records if "rounds travel by gRPC" in record.message]
 
 
+async def test_a_lane_that_could_not_be_had_is_tried_again_beside_the_stream(monkeypatch, lanes):
+    monkeypatch.setattr("target_service.round_lane.CONNECT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("target_service.lane_keeper.LANE_PAUSE_S", 0.01)
+    lane = ScriptedLane(frame(verify()), mute=True)
+    async with (
+        lane.open() as offer,
+        scripted(ScriptedDraft(info(offer))) as address,
+        linked(address, lanes) as (_, next_event),
+    ):
+        up = await next_event()
+        assert isinstance(up, LinkUp)
+        assert lanes.send({address: opening(up.at.epoch)}), "by the stream"
+        monkeypatch.setattr("target_service.round_lane.CONNECT_TIMEOUT_S", WAIT_S)
+        lane.mute = False
+        assert isinstance(await next_event(), TreesArrived)
+        assert not lanes.send({address: opening(up.at.epoch)})
+        sent = await asyncio.wait_for(lane.requests.get(), WAIT_S)
+        assert [opened.session for opened in sent.open] == [9]
+
+
 @pytest.mark.parametrize(
     "garbage",
     [frame(b"\xff\xff\xff random"), frame(verify(draft_token=[5, 97])), b"\xff\xff\xff\xff"],
