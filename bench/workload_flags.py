@@ -38,6 +38,8 @@ class WorkloadFlags(FleetFlags):
             value = getattr(self, name)
             require(value is None or value >= 1, name, value, "at least 1")
         self.sampling(0)
+        if self.router:
+            self.check_starts_none("--router measures services that run")
 
     def sampling(self, prompt_index: int) -> Sampling:
         """The same for a prompt in every run."""

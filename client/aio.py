@@ -15,6 +15,7 @@ from client.credentials import Credentials
 from client.errors import RequestCancelledError, typed_errors_aio
 from client.fit import is_duration, require_fit
 from client.request import GenerateOptions, Prompt, Sampling, build_request
+from paceline.errors import InvalidInputError
 from paceline.rpc import open_channel
 from paceline.v1 import router_pb2
 
@@ -25,7 +26,7 @@ class AsyncPacelineClient:
     """Talks to one router from a running event loop; use it as an async context manager, or close it.
 
     request_timeout_s bounds each request as a whole; None sets no bound. Raises InvalidInputError for an address that
-    is none, ConfigError for certificates that cannot be used.
+    is none and where no event loop runs, ConfigError for certificates that cannot be used.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class AsyncPacelineClient:
         request_timeout_s: float | None = None,
         credentials: Credentials = _NO_CREDENTIALS,
     ) -> None:
+        _require_loop()
         self.address = address
         self._asking = Asking.by(credentials, address, request_timeout_s)
         self._channels = Channels(self._asking, open_channel)
@@ -42,7 +44,8 @@ class AsyncPacelineClient:
     def generate(
         self, prompt: Prompt, *, sampling: Sampling | None = None, options: GenerateOptions | None = None
     ) -> AsyncGeneration:
-        """Sends a request and returns at once. Raises InvalidInputError naming a field that does not fit."""
+        """Sends a request and returns at once. Raises InvalidInputError naming a field that does not fit, or after
+        ``close``."""
         request = build_request(prompt, sampling, options)
         return AsyncGeneration(request, self._channels.take(), self._asking)
 
@@ -57,7 +60,7 @@ class AsyncPacelineClient:
 
     async def close(self) -> None:
         """Cancels what still runs and closes the connection."""
-        for channel in self._channels.all():
+        for channel in self._channels.end():
             await channel.close()
 
     async def __aenter__(self) -> AsyncPacelineClient:
@@ -118,3 +121,13 @@ class AsyncGeneration:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cancel()
+
+
+def _require_loop() -> None:
+    """gRPC would take another loop than the one that asyncio.run makes later, and its calls would fail on that."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise InvalidInputError(
+            "an AsyncPacelineClient is made where no event loop runs; make it in a coroutine, or use PacelineClient"
+        ) from None

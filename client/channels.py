@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from client.address import require_address
 from client.credentials import Credentials
 from client.fit import is_duration, require_fit
+from paceline.errors import InvalidInputError
 from paceline.tls import TlsIdentity
 from paceline.v1 import router_pb2_grpc
 
@@ -50,7 +51,7 @@ class Opened(Generic[ChannelT]):
 
 
 class Channels(Generic[ChannelT]):
-    """Owns the channels to one address. ``take`` for each call; the owner closes ``all`` at its end.
+    """Owns the channels to one address. ``take`` for each call; the owner closes those of ``end``.
 
     A channel keeps its certificates, and gRPC connects anew with them after a loss: so the first call after they
     changed gets another channel, while calls that run go on.
@@ -60,12 +61,15 @@ class Channels(Generic[ChannelT]):
         self._address = asking.address
         self._identity = asking.tls
         self._open = open
+        self._is_over = False
         self._material = None if asking.tls is None else asking.tls.current()
         self._newest = Opened(open(asking.address, asking.tls))
         self._opened: weakref.WeakSet[Opened[ChannelT]] = weakref.WeakSet((self._newest,))
 
     def take(self) -> Opened[ChannelT]:
-        """For a call that begins now."""
+        """For a call that begins now. Raises InvalidInputError after the end."""
+        if self._is_over:
+            raise InvalidInputError(f"the client of {self._address} was closed; make a new one, or close it later")
         material = None if self._identity is None else self._identity.current()
         if material is not self._material:
             self._material = material
@@ -73,6 +77,7 @@ class Channels(Generic[ChannelT]):
             self._opened.add(self._newest)
         return self._newest
 
-    def all(self) -> list[ChannelT]:
-        """The newest, and those that calls still hold."""
+    def end(self) -> list[ChannelT]:
+        """The newest, and those that calls still hold. From now on none is taken; again is fine."""
+        self._is_over = True
         return [opened.channel for opened in self._opened]

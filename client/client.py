@@ -42,7 +42,8 @@ class PacelineClient:
     def generate(
         self, prompt: Prompt, *, sampling: Sampling | None = None, options: GenerateOptions | None = None
     ) -> Generation:
-        """Sends a request and returns at once. Raises InvalidInputError naming a field that does not fit."""
+        """Sends a request and returns at once. Raises InvalidInputError naming a field that does not fit, or after
+        ``close``."""
         request = build_request(prompt, sampling, options)
         return Generation(request, self._channels.take(), self._asking)
 
@@ -57,7 +58,7 @@ class PacelineClient:
 
     def close(self) -> None:
         """Cancels what still runs and closes the connection."""
-        for channel in self._channels.all():
+        for channel in self._channels.end():
             channel.close()
 
     def __enter__(self) -> PacelineClient:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
@@ -51,6 +52,8 @@ _ERRORS: dict[grpc.StatusCode, type[PacelineError]] = {
 }
 _LOOKED_INTO = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
 _NO_GRPC = "Failed parsing HTTP/2"
+_HTTP_STATUS = re.compile(r"Received http2 header with status: (\d+)")  # of a proxy, or of a web server
+_TOO_LARGE = "Sent message larger than max"
 _NOT_CONNECTED = "failed to connect"
 _BROKEN = ("Socket closed", "Stream removed", "Connection reset", "GOAWAY")  # gRPC's own words, not the service's
 
@@ -79,6 +82,12 @@ def error_from_status(error: grpc.RpcError, address: str) -> PacelineError:
     """The typed error of a failed call to address; its message is the service's own where it sent one."""
     code, details = error.code(), error.details() or ""
     kind = _ERRORS.get(code, ServiceFailureError)
+    if code == grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
+        return InvalidInputError(f"the request is too large to send ({details}): give a shorter prompt")
+    if status := _HTTP_STATUS.search(details):
+        kind = UnavailableError if code == grpc.StatusCode.UNIMPLEMENTED else kind
+        where = "name a service's --port, or see to the proxy before it"
+        return kind(f"what answers at {address} speaks no gRPC, but HTTP (status {status[1]}): {where}")
     if code == grpc.StatusCode.UNAVAILABLE and _NO_GRPC in details:
         return kind(f"what answers at {address} speaks no gRPC: name a service's --port, not its metrics or live page")
     if code == grpc.StatusCode.UNAVAILABLE and _NOT_CONNECTED in details:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from dataclasses import dataclass
 
@@ -64,6 +65,14 @@ class FleetFlags(TlsFlags, TreeFlags):
             target_flags=_split(self.target_args, "target-args"),
             draft_flags=_split(self.draft_args, "draft-args"),
         )
+
+    def check_starts_none(self, why: str) -> None:
+        """Raises ConfigError where a flag says how to start services. why: none is started, for the message."""
+        for field in dataclasses.fields(FleetFlags):
+            is_own = field.name in FleetFlags.__annotations__ and field.name != "model_path"  # its tokenizer counts
+            if is_own and getattr(self, field.name) != field.default:
+                name = field.name.replace("_", "-")
+                raise ConfigError(f"--{name} is for services that are started here, and {why}: leave one of them out")
 
     def given(self, *names: str) -> tuple[str, ...]:
         """Those of the fields that are set, as flags."""

@@ -42,6 +42,8 @@ class GenerateConfig(RequestFlags):
         if words == "-":
             keep_bytes(sys.stdin)
             words = sys.stdin.read()
+            if not words.strip():
+                raise ConfigError("stdin holds no prompt: see whether what writes it has failed")
         elif not words:
             raise ConfigError("give a prompt: paceline generate 'Why is the sky blue?', or - to read it from stdin")
         if not is_unicode(words):

@@ -156,3 +156,12 @@ def test_the_default_prompts_are_many_and_varied():
     lengths = [len(template.ids(line["prompt"])) for line in lines]
     assert sum(length >= 150 for length in lengths) >= 12
     assert max(lengths) <= 320
+
+
+@pytest.mark.parametrize("flags", [["--drafts", "0"], ["--log-dir", "/x"], ["--target-args=--max-running-requests 4"]])
+def test_flags_of_services_to_start_are_refused_beside_a_router_that_runs(flags, capsys):
+    assert main(["--router", "127.0.0.1:1", *flags]) == 2
+    name = flags[0].partition("=")[0]
+    assert f"{name} is for services that are started here, and --router measures services that run" in (
+        capsys.readouterr().err
+    )

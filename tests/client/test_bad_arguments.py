@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import grpc
+import grpc.aio
 import numpy as np
 import pytest
+from grpc.aio import Metadata
 from prometheus_client import CollectorRegistry, start_http_server
 
 from client import AsyncPacelineClient, Credentials, GenerateOptions, Message, PacelineClient, Sampling
-from paceline.errors import InvalidInputError, UnavailableError
-from paceline.rpc import RpcServer
+from client.errors import error_from_status
+from paceline.errors import ForbiddenError, InvalidInputError, UnavailableError
+from paceline.rpc import MAX_MESSAGE_BYTES, RpcServer
 from paceline.types import TreeShape
 
 
@@ -122,3 +126,46 @@ def test_a_port_that_speaks_no_grpc_is_told_from_one_where_nothing_listens():
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        (grpc.StatusCode.UNIMPLEMENTED, 404, UnavailableError),
+        (grpc.StatusCode.UNAVAILABLE, 502, UnavailableError),
+        (grpc.StatusCode.PERMISSION_DENIED, 403, ForbiddenError),
+    ],
+)
+def test_a_proxy_that_answers_itself_is_named(code, status, kind):
+    said = grpc.aio.AioRpcError(code, Metadata(), Metadata(), f"Received http2 header with status: {status}")
+    error = error_from_status(said, "a:1")
+    assert type(error) is kind
+    assert f"what answers at a:1 speaks no gRPC, but HTTP (status {status}): name a service's --port" in str(error)
+
+
+def test_a_prompt_that_no_message_can_hold_is_the_callers_error(router):
+    with PacelineClient(router.address) as client, pytest.raises(InvalidInputError, match="give a shorter prompt"):
+        client.generate("x" * (MAX_MESSAGE_BYTES + 1)).result()
+
+
+def test_a_closed_client_says_so(router):
+    client = PacelineClient(router.address)
+    client.close()
+    client.close()
+    for ask in (lambda: client.generate("x"), client.info):
+        with pytest.raises(InvalidInputError, match=f"the client of {router.address} was closed; make a new one"):
+            ask()
+
+
+async def test_a_closed_client_on_an_event_loop_says_so(router):
+    async with AsyncPacelineClient(router.address) as client:
+        pass
+    with pytest.raises(InvalidInputError, match="was closed"):
+        client.generate("x")
+    with pytest.raises(InvalidInputError, match="was closed"):
+        await client.info()
+
+
+def test_a_client_for_an_event_loop_is_made_on_one():
+    with pytest.raises(InvalidInputError, match="no event loop runs; make it in a coroutine, or use PacelineClient"):
+        AsyncPacelineClient("a:1")

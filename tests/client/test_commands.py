@@ -47,6 +47,14 @@ def test_generate_gives_one_json_object_where_asked(router, capsys):
     assert document["speculation"]["mean_accepted_length"] == 2.5
 
 
+@pytest.mark.parametrize("text", ["", "\n"])
+def test_a_pipe_that_brings_no_prompt_is_refused(text, router, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert main(["generate", "-", "--router", router.address]) == 2
+    assert "stdin holds no prompt" in capsys.readouterr().err
+    assert router.requests == []
+
+
 def test_generate_takes_raw_text_ids_a_system_message_and_stdin(router, monkeypatch, capsys):
     address = ["--router", router.address]
     monkeypatch.setattr(sys, "stdin", io.StringIO("from stdin"))
