@@ -30,7 +30,7 @@ from target_service.config import TargetConfig
 from target_service.draft_codec import decode_trees, encode_orders, encode_sync
 from target_service.draft_orders import DraftOrders
 from target_service.emission import Emission
-from target_service.engine_loop import EngineLoop, Outlets
+from target_service.engine_loop import EngineLoop
 from target_service.events import (
     Event,
     LinkEpoch,
@@ -42,6 +42,7 @@ from target_service.events import (
     StreamOpened,
     Submitted,
 )
+from target_service.loop_parts import Outlets
 from target_service.request import Request, RequestKey, cost_of
 from target_service.service import make_parts
 

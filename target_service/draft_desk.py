@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from target_service.draft_orders import DraftOrders, OpenOrder
+from target_service.draft_orders import DraftOrders, OpenOrder, OrderTray
 from target_service.draft_session import DraftSession, TreeVerdict
 from target_service.draft_state import DraftState
 from target_service.events import (
@@ -41,7 +41,7 @@ class DraftDesk:
         """has_features: False without a head; then no request gets a session."""
         self.drafts: dict[str, DraftState] = {}
         self._followed: dict[RequestKey, Sequence] = {}
-        self._orders: dict[str, DraftOrders] = {}
+        self._orders = OrderTray()
         self._metrics = metrics
         self._timeout_s = timeout_s
         self._has_features = has_features
@@ -55,8 +55,7 @@ class DraftDesk:
 
     def take_orders(self) -> dict[str, DraftOrders]:
         """The sessions that each link is to open and to release. A new address wants a link."""
-        orders, self._orders = self._orders, {}
-        return orders
+        return self._orders.take()
 
     def follow(self, seq: Sequence) -> None:
         """To be called when a request begins and when its decision changes; ``leave`` ends it."""
@@ -109,7 +108,7 @@ class DraftDesk:
         """Requests get their sessions when they are asked about next. What this turn ordered for another is moot."""
         state = self.drafts.setdefault(event.at.draft, DraftState())
         state.connect(event.at.epoch, now_s)
-        self._orders.pop(event.at.draft, None)
+        self._orders.drop(event.at.draft)
 
     def on_link_down(self, event: LinkDown) -> None:
         """Its requests go on without; one log line and one count a loss."""
@@ -251,7 +250,4 @@ class DraftDesk:
         self.drafts[session.address].sessions.pop(session.session, None)
 
     def _orders_of(self, address: str) -> DraftOrders:
-        orders = self._orders.get(address)
-        if orders is None:
-            orders = self._orders[address] = DraftOrders(self.drafts[address].epoch)
-        return orders
+        return self._orders.of(address, self.drafts[address].epoch)

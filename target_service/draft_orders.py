@@ -40,3 +40,25 @@ class DraftOrders:
     extend: ExtendColumns | None = None
     syncs: list[SyncOrder] = field(default_factory=list)
     reset: str = ""  # why the connection is to be given up; "" = keep it
+
+
+class OrderTray:
+    """The orders that gather for each link until they are taken."""
+
+    def __init__(self) -> None:
+        self._orders: dict[str, DraftOrders] = {}
+
+    def of(self, address: str, epoch: int) -> DraftOrders:
+        """A link's. epoch: of its connection, where it has none yet."""
+        orders = self._orders.get(address)
+        if orders is None:
+            orders = self._orders[address] = DraftOrders(epoch)
+        return orders
+
+    def drop(self, address: str) -> None:
+        self._orders.pop(address, None)
+
+    def take(self) -> dict[str, DraftOrders]:
+        """By address."""
+        orders, self._orders = self._orders, {}
+        return orders

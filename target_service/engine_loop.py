@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from paceline.mailbox import Mailbox
 from target_service.committer import Committer
-from target_service.deadline import StepTimes, TreeDeadline
-from target_service.draft_asker import Asking, DraftAsker
-from target_service.draft_desk import DraftDesk
-from target_service.draft_orders import DraftOrders
-from target_service.emission import Emission
-from target_service.events import Event, RowsSynced, TreesArrived
+from target_service.draft_calls import DraftCalls
+from target_service.events import Event
 from target_service.flights import Flights
-from target_service.halves import Halves, SteppedTrees
+from target_service.halves import SteppedTrees
 from target_service.inbox import Inbox
-from target_service.metrics import TargetMetrics
+from target_service.loop_parts import LoopParts, Outlets
 from target_service.prompt_share import PromptShare
 from target_service.reporter import DoneStep, Reporter, ReportParts, StepMarks
-from target_service.request_desk import RequestDesk
 from target_service.scheduler import Moment, Schedule, schedule, schedule_ahead
-from target_service.speculation_stats import AcceptanceWindow
-from target_service.step_runner import StepRunner
 from target_service.tree_wait import TreeWait
 
 IDLE_WAIT_S = 1.0  # between looks at the drafts, at most
@@ -36,36 +28,6 @@ HEAD_START_S = 0.0003
 _LEAD = 2.0
 _LEAD_S = 0.0003
 _SMOOTHING = 0.1
-
-_FOR_THE_NEXT_STEP = (TreesArrived, RowsSynced)  # after these the drafts are asked no sooner than after that step
-
-
-@dataclass(frozen=True, slots=True)
-class LoopParts:
-    """What the loop drives; the engine thread alone touches it once the loop runs."""
-
-    runner: StepRunner
-    requests: RequestDesk
-    drafts: DraftDesk
-    asker: DraftAsker
-    times: StepTimes
-    halves: Halves
-    window: AcceptanceWindow
-    deadline: TreeDeadline
-    metrics: TargetMetrics
-    runs_ahead: bool  # a step without trees may be launched behind another
-
-
-@dataclass(frozen=True, slots=True)
-class Outlets:
-    """Where things leave the loop. Neither call may block.
-
-    send_orders: at once, for a draft's work waits for nothing else. Returns whether some are still to be sent, by
-    another thread.
-    """
-
-    send_orders: Callable[[dict[str, DraftOrders]], bool]
-    deliver: Callable[[Emission], None]  # while the next step runs
 
 
 class EngineLoop:
@@ -89,19 +51,16 @@ class EngineLoop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._parts = parts
-        self._send_orders = outlets.send_orders
         self._clock = clock
         self._inbox = Inbox(mailbox, parts.requests, parts.drafts, clock=clock)
         self._flights = Flights(parts.runner, parts.requests.table, clock=clock)
+        self._calls = DraftCalls(parts, outlets.send_orders)
         self._committer = Committer(parts.requests, window=parts.window)
         self._reporter = Reporter(
             ReportParts(parts.requests, parts.drafts, parts.times, parts.window, parts.metrics), outlets.deliver
         )
         self._step = 0  # the last one that is known
         self._over_s = 0.0  # when it was over
-        self._has_asked = False  # since the last event that may make a request ask
-        self._asking_s = 0.0  # when they were last
-        self._has_sent = False  # orders by the event loop, which needs the interpreter's lock for them
         self._has_looked = False  # for a step to launch behind the one under way, since anything changed
         self._due = Schedule()  # the last look's
         self._is_idle = False  # the last turn ran no step
@@ -123,15 +82,10 @@ class EngineLoop:
         """Waits at most wait_s for events, launches what is due, and lands at most one step. Returns how long the next
         turn may wait."""
         events = self._inbox.take(wait_s, is_busy=len(self._flights) > 0)
-        for event in events:
-            self._has_asked &= isinstance(event, _FOR_THE_NEXT_STEP)
-        if self._is_idle and not events:  # time alone may let a draft be tried again
-            self._has_asked = False
+        self._calls.note(events, is_idle=self._is_idle)
         now_s = self._clock()
         self._parts.drafts.check_hung(now_s)
-        if not self._has_asked:
-            self._ask_drafts(now_s)
-        self._hand_over_orders()
+        self._calls.catch_up(now_s, step=self._step)
         self._has_looked &= not events
         while self._may_launch:
             self._due = self._schedule(now_s)
@@ -209,8 +163,8 @@ class EngineLoop:
         self._land()
         if self._parts.runner.is_asynchronous and not self._flights:
             return 0.0
-        if self._has_sent:
-            self._has_sent = False
+        if self._calls.has_sent:
+            self._calls.has_sent = False
             return HEAD_START_S
         self._tell()
         return 0.0
@@ -223,9 +177,9 @@ class EngineLoop:
 
     def _rest(self, now_s: float) -> float:
         """No step is due, or under way."""
-        self._hand_over_late()
-        if self._has_sent and self._reporter.holds_step:
-            self._has_sent = self._is_idle = False
+        self._calls.hand_over_late()
+        if self._calls.has_sent and self._reporter.holds_step:
+            self._calls.has_sent = self._is_idle = False
             return HEAD_START_S
         self._reporter.flush_changes()
         until_s = self._due.until_s
@@ -233,7 +187,7 @@ class EngineLoop:
             self._waiting_since_s = None
             return IDLE_WAIT_S
         if self._waiting_since_s is None:
-            self._waiting_since_s = self._asking_s
+            self._waiting_since_s = self._calls.asked_s
         return min(max(until_s - now_s, 0.0), IDLE_WAIT_S)
 
     def _land(self) -> None:
@@ -245,8 +199,7 @@ class EngineLoop:
         if not self._parts.drafts.followed:
             self._committer.account(decided)
         committed_s = self._clock()
-        self._ask_drafts(committed_s)
-        self._hand_over_orders()
+        self._calls.ask(committed_s, step=self._step)
         asked_s = self._clock()
         committed = self._committer.account(decided)
         free_s = max(flight.began_s, self._over_s)
@@ -278,30 +231,8 @@ class EngineLoop:
             )
         )
 
-    def _ask_drafts(self, now_s: float) -> None:
-        parts = self._parts
-        self._has_asked = True
-        self._asking_s = now_s
-        if not parts.drafts.followed:
-            return
-        self._hand_over_late()
-        num_decoding = parts.requests.num_decoding
-        deadline_s = parts.deadline.seconds(num_decoding)
-        parts.asker.advance(Asking(now_s, self._step, deadline_s, num_decoding, is_split=parts.halves.is_split))
-
-    def _hand_over_orders(self) -> None:
-        orders = self._parts.asker.take_orders()
-        if orders:
-            self._has_sent |= self._send_orders(orders)
-
-    def _hand_over_late(self) -> None:
-        """Rows that were read from the pool, when the device has something else to do."""
-        orders = self._parts.asker.take_late_orders()
-        if orders:
-            self._send_orders(orders)
-
     def _tell(self) -> None:
         """While the device works."""
-        self._hand_over_late()
+        self._calls.hand_over_late()
         self._reporter.flush()
-        self._has_sent = False
+        self._calls.has_sent = False

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import grpc
@@ -19,6 +17,7 @@ from target_service.draft_desk import DraftDesk
 from target_service.emission import Emission, Finished, Returned, ReturnReason, StreamBatch
 from target_service.events import Cancelled, PolicySet, Refused, SpeculationUpdated
 from target_service.metrics import TargetMetrics
+from target_service.policy_book import PolicyBook
 from target_service.request import Cost, Request, RequestKey
 from target_service.scheduler import Limits
 from target_service.sequence import Sequence, finish_before_start
@@ -67,8 +66,6 @@ class RequestDesk:
         )
         self.emission = Emission()
         self.draining = False
-        self.limits = bounds.limits
-        self.max_running_requests = bounds.max_running_requests
         self.credits = CreditBook(num_slots=bounds.max_running_requests, num_pages=allocator.num_pages)
         self._allocator = allocator
         self._bounds = bounds
@@ -76,7 +73,7 @@ class RequestDesk:
         self._metrics = metrics
         self._tracer = tracer
         self._costs: dict[RequestKey, Cost] = {}
-        self._policies: dict[int, PolicySet] = {}
+        self._policies = PolicyBook(bounds.limits, max_running_requests=bounds.max_running_requests)
         self._streams: list[int] = []
 
     def open_stream(self, stream: int) -> None:
@@ -92,8 +89,8 @@ class RequestDesk:
         self._streams.remove(stream)
         self.credits.close(stream)
         self.emission.streams.pop(stream, None)
-        if self._policies.pop(stream, None) is not None:
-            self._apply_policies()
+        self._policies.drop(stream)
+        self.credits.set_slots(self.max_running_requests)
 
     def submit(self, request: Request) -> None:
         """Admits a request, or gives it back, or ends it where nothing is left to generate."""
@@ -136,23 +133,23 @@ class RequestDesk:
             self._drafts.follow(seq)
 
     def set_policy(self, event: PolicySet) -> None:
-        """The strictest of all routers' wishes holds, within the flags."""
-        before = self._policies.get(event.stream, PolicySet(event.stream))
-        wishes = dataclasses.asdict(event)
-        self._policies[event.stream] = dataclasses.replace(
-            before, **{name: wish for name, wish in wishes.items() if wish is not None}
-        )
-        self._apply_policies()
+        self._policies.set(event)
+        self.credits.set_slots(self.max_running_requests)
+
+    @property
+    def limits(self) -> Limits:
+        """Of a step."""
+        return self._policies.limits
+
+    @property
+    def max_running_requests(self) -> int:
+        return self._policies.max_running_requests
 
     @property
     def join_rounds(self) -> bool | None:
         """Whether one of the routers that have requests here wishes it; None: none of them says."""
-        policies = self._policies
-        if len(self._streams) > 1 and policies:
-            streams = {key.stream for key in self.sequences}
-            policies = {stream: policy for stream, policy in policies.items() if stream in streams}
-        wishes = [policy.join_rounds for policy in policies.values() if policy.join_rounds is not None]
-        return any(wishes) if wishes else None
+        streams = self._streams if len(self._streams) == 1 else (key.stream for key in self.sequences)
+        return self._policies.join_rounds(streams)
 
     def begin_decoding(self, seq: Sequence) -> None:
         """The request's prompt is done."""
@@ -238,16 +235,6 @@ class RequestDesk:
         self.batch(key.stream).returns.append(Returned(key.request, reason, None))
         self._metrics.returned(reason.value, was_running=False)
 
-    def _apply_policies(self) -> None:
-        policies = self._policies.values()
-        bounds = self._bounds
-        self.max_running_requests = _least(bounds.max_running_requests, (p.max_running_requests for p in policies))
-        self.limits = Limits(
-            max_rows=_least(bounds.limits.max_rows, (p.max_rows for p in policies)),
-            chunked_prefill_size=_least(bounds.limits.chunked_prefill_size, (p.chunked_prefill_size for p in policies)),
-        )
-        self.credits.set_slots(self.max_running_requests)
-
 
 def _end_span(seq: Sequence, stats: SpeculationStats, reason: str) -> None:
     if seq.span is not NO_SPAN:
@@ -260,8 +247,3 @@ def _end_span(seq: Sequence, stats: SpeculationStats, reason: str) -> None:
             accepted_drafts=stats.accepted_drafts,
             late_rounds=stats.late_rounds,
         )
-
-
-def _least(bound: int, wishes: Iterable[int | None]) -> int:
-    """At least 1: a router cannot stop the others."""
-    return max(1, min([bound, *(wish for wish in wishes if wish is not None)]))

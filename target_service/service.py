@@ -26,13 +26,14 @@ from target_service.draft_link import LinkIdentity
 from target_service.draft_links import DraftLinks
 from target_service.draft_orders import DraftOrders
 from target_service.draft_rows import RowSender
-from target_service.engine_loop import EngineLoop, LoopParts, Outlets
+from target_service.engine_loop import EngineLoop
 from target_service.events import DrainEnded, DrainStarted, Event, Stopped
 from target_service.front import Front
 from target_service.halves import Halves
 from target_service.info_codec import ServiceInfo, add_step_times, overlaps_rounds, service_info
 from target_service.link_home import LinkHome
 from target_service.loading import LoadedRank, load_rank
+from target_service.loop_parts import LoopParts, Outlets
 from target_service.metrics import TargetMetrics
 from target_service.request_desk import RequestBounds, RequestDesk
 from target_service.round_lane import RoundLanes

@@ -16,9 +16,10 @@ from paceline.types import FinishReason, Rung, SamplingParams, SpeculationDecisi
 from target_service.config import TargetConfig
 from target_service.draft_orders import DraftOrders
 from target_service.emission import Emission, Finished, Returned
-from target_service.engine_loop import IDLE_WAIT_S, EngineLoop, LoopParts, Outlets
+from target_service.engine_loop import IDLE_WAIT_S, EngineLoop
 from target_service.events import Event, StreamOpened, Submitted
 from target_service.loading import LoadedRank, load_rank
+from target_service.loop_parts import LoopParts, Outlets
 from target_service.request import Request, RequestKey, cost_of
 from target_service.service import make_parts
 from target_service.token_columns import TokenColumns

@@ -1,0 +1,64 @@
+"""DraftCalls: when the drafts are asked, and how orders leave the decode loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from target_service.draft_asker import Asking
+from target_service.draft_orders import DraftOrders
+from target_service.events import Event, RowsSynced, TreesArrived
+from target_service.loop_parts import LoopParts
+
+_FOR_THE_NEXT_STEP = (TreesArrived, RowsSynced)  # after these the drafts are asked no sooner than after that step
+
+
+class DraftCalls:
+    """Engine thread only. Drafts are asked after each step, and after events that may make a request ask."""
+
+    def __init__(self, parts: LoopParts, send: Callable[[dict[str, DraftOrders]], bool]) -> None:
+        """send: see Outlets.send_orders."""
+        self.asked_s = 0.0  # when they were last
+        self.has_sent = False  # orders by the event loop, which needs the interpreter's lock for them
+        self._parts = parts
+        self._send = send
+        self._has_asked = False  # since the last event that may make a request ask
+
+    def note(self, events: Sequence[Event], *, is_idle: bool) -> None:
+        """What has happened. is_idle: no step ran since the last call."""
+        for event in events:
+            self._has_asked &= isinstance(event, _FOR_THE_NEXT_STEP)
+        if is_idle and not events:  # time alone may let a draft be tried again
+            self._has_asked = False
+
+    def catch_up(self, now_s: float, *, step: int) -> None:
+        """Asks where something has happened since they were asked; sends what is ordered. step: the last known one."""
+        if not self._has_asked:
+            self._ask(now_s, step)
+        self._hand_over()
+
+    def ask(self, now_s: float, *, step: int) -> None:
+        """Asks, and sends what is ordered."""
+        self._ask(now_s, step)
+        self._hand_over()
+
+    def hand_over_late(self) -> None:
+        """Rows that were read from the pool, when the device has something else to do."""
+        orders = self._parts.asker.take_late_orders()
+        if orders:
+            self._send(orders)
+
+    def _ask(self, now_s: float, step: int) -> None:
+        parts = self._parts
+        self._has_asked = True
+        self.asked_s = now_s
+        if not parts.drafts.followed:
+            return
+        self.hand_over_late()
+        num_decoding = parts.requests.num_decoding
+        deadline_s = parts.deadline.seconds(num_decoding)
+        parts.asker.advance(Asking(now_s, step, deadline_s, num_decoding, is_split=parts.halves.is_split))
+
+    def _hand_over(self) -> None:
+        orders = self._parts.asker.take_orders()
+        if orders:
+            self.has_sent |= self._send(orders)
