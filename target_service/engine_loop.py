@@ -13,7 +13,6 @@ from target_service.flights import Flights
 from target_service.halves import SteppedTrees
 from target_service.inbox import Inbox
 from target_service.loop_parts import LoopParts, Outlets
-from target_service.prompt_share import PromptShare
 from target_service.reporter import DoneStep, Reporter, ReportParts, StepMarks
 from target_service.scheduler import Moment, Schedule, schedule, schedule_ahead
 from target_service.tree_wait import TreeWait
@@ -66,7 +65,6 @@ class EngineLoop:
         self._is_idle = False  # the last turn ran no step
         self._waiting_since_s: float | None = None  # for trees alone
         self._tree_wait = TreeWait(parts.times)
-        self._share = PromptShare(parts.times)
         self._launching_s = 0.001  # planning and launching a step; averaged
 
     def run(self) -> None:
@@ -129,7 +127,6 @@ class EngineLoop:
         moment = Moment(
             now_s,
             requests.num_decoding,
-            share=self._share,
             join_rounds=self._tree_wait.is_short if join_rounds is None else join_rounds,
             is_split=self._parts.halves.is_split,
             is_busy=len(self._flights) > 0,

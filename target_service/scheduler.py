@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paceline.tree import DraftTree
-from target_service.prompt_share import PromptShare
 from target_service.sequence import Sequence
 
 
@@ -61,7 +60,6 @@ class Moment:
 
     now_s: float
     num_decoding: int
-    share: PromptShare
     join_rounds: bool = False  # prompts and undrafted requests join the step of the trees that are on their way
     is_split: bool = False  # trees of the two halves are verified apart
     is_busy: bool = False  # a step is under way: another is launched behind it only for the trees of the other half
@@ -73,8 +71,8 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> S
     A request that a step under way has is left out, and one whose tree is on its way. Trees that are there wait for
     those that are not, up to the first deadline, unless prompts or undrafted requests keep the model busy anyway; with
     join_rounds these wait, too, until a tree is late. Split, trees wait for those of their own half alone, and the two
-    halves take turns. Each decoding request gets one row, prompts their share of what is left, and trees the rest: one
-    that does not fit is cut.
+    halves take turns. Each decoding request gets one row, prompts what is left up to their limit, and trees the
+    rest: one that does not fit is cut.
     Past max_rows requests, those that waited longest go first. MUTATES sessions: a tree that takes part is taken, and
     so is one of a request that does not speculate any more.
     """
@@ -124,8 +122,7 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> S
         ready, missing, plain = ([seq for seq in part if seq.key in chosen] for part in (ready, missing, plain))
         num_roots = limits.max_rows
     spare = limits.max_rows - num_roots
-    rows = min(num_roots + sum(map(_num_drafted, ready)), limits.max_rows)
-    chunks = _chunks(prompts, limits, moment, rows=rows, spare=spare)
+    chunks = _chunks(prompts, min(spare, limits.chunked_prefill_size))
     spare -= sum(chunk.stop - chunk.start for chunk in chunks)
     return Schedule(_trees(ready, spare), missing, plain, chunks)
 
@@ -153,8 +150,7 @@ def schedule_ahead(sequences: Iterable[Sequence], limits: Limits, moment: Moment
     if len(plain) > limits.max_rows:
         plain = sorted(plain, key=lambda seq: seq.last_step)[: limits.max_rows]
     spare = limits.max_rows - len(plain)
-    chunks = _chunks(prompts, limits, moment, rows=len(plain), spare=spare)
-    return Schedule([], [], plain, chunks, is_ahead=True)
+    return Schedule([], [], plain, _chunks(prompts, min(spare, limits.chunked_prefill_size)), is_ahead=True)
 
 
 def _whole_half(ready: list[Sequence], open_halves: set[int]) -> list[Sequence]:
@@ -169,22 +165,7 @@ def _whole_half(ready: list[Sequence], open_halves: set[int]) -> list[Sequence]:
     return [seq for seq in whole if seq.half == half]
 
 
-def _num_drafted(seq: Sequence) -> int:
-    """Nodes of its tree, but the root."""
-    assert seq.draft is not None and seq.draft.tree is not None
-    return seq.draft.tree.num_nodes - 1
-
-
-def _chunks(prompts: list[Sequence], limits: Limits, moment: Moment, *, rows: int, spare: int) -> list[ChunkTurn]:
-    """rows: of the trees. spare: rows for prompts, at most."""
-    if not prompts:
-        return []
-    num_tokens = moment.share.tokens(
-        [seq.prefill_len - seq.planned_len for seq in prompts],
-        most=min(spare, limits.chunked_prefill_size),
-        rows=rows,
-        num_decoding=moment.num_decoding,
-    )
+def _chunks(prompts: list[Sequence], num_tokens: int) -> list[ChunkTurn]:
     chunks: list[ChunkTurn] = []
     for seq in prompts:
         if num_tokens == 0:

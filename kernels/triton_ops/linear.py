@@ -20,7 +20,7 @@ from kernels.triton_ops.overlap import await_previous, prefetch_lines
 from kernels.triton_ops.rounded_weight import RoundedWeight, byte_values
 
 MAX_ROWS = 128
-SKINNY_ROWS = 0  # up to here it is faster than cuBLAS: see bench.gpu_layers
+SKINNY_ROWS = 32  # up to here it is faster than cuBLAS: see bench.gpu_linear and bench.gpu_layers
 ROUNDED_ROWS = 64  # up to here it is faster, with a rounded weight, than cuBLAS without: see bench.gpu_linear
 _MAX_TILES = 1 << 14  # blocks whose width is split
 _LEAST_WIDTH = 256  # columns of a split

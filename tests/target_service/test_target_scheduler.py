@@ -6,9 +6,7 @@ import pytest
 from engine.pages import PageAllocator, PageTable
 from paceline.tree import DraftTree
 from paceline.types import Rung, SamplingParams, SpeculationDecision, TreeShape
-from target_service.deadline import StepTimes
 from target_service.draft_session import ArrivedTree, DraftSession
-from target_service.prompt_share import PromptShare
 from target_service.request import Request, RequestKey, cost_of
 from target_service.scheduler import Limits, Moment, schedule
 from target_service.sequence import Sequence
@@ -17,7 +15,6 @@ from target_service.sequence_table import SequenceTable
 SHAPE = TreeShape(5, 1, 6)
 ALWAYS = SpeculationDecision("d:1", (Rung(0, SHAPE),))
 LIMITS = Limits(max_rows=64, chunked_prefill_size=16)
-EVERY = PromptShare(StepTimes([1, 64], [1.0, 1.0]))  # rows cost nothing
 
 
 def sequence(number: int, *, prompt_len: int = 4, decoding: bool = True, draft: str = "") -> Sequence:
@@ -57,7 +54,7 @@ def turns(due) -> list[tuple[int, int]]:
 
 
 def look(*sequences, limits=LIMITS, now_s=5.0, **moment):
-    return schedule(sequences, limits, Moment(now_s, len(sequences), **{"share": EVERY, **moment}))
+    return schedule(sequences, limits, Moment(now_s, len(sequences), **moment))
 
 
 def test_an_arrived_tree_is_verified():
@@ -169,12 +166,3 @@ def test_behind_a_step_under_way_a_late_tree_is_still_waited_for():
     assert look(under_way, *others, now_s=11.0, is_split=True, is_busy=True).is_empty
     under_way.is_running = False
     assert turns(look(*others, now_s=11.0, is_split=True)) == [(2, 6), (3, 1)]
-
-
-def test_a_prompt_takes_the_rows_beside_trees_that_cost_little():
-    steep = PromptShare(StepTimes([1, 18, 24, 40], [5.0, 5.0, 5.1, 21.1]))
-    prompt = sequence(9, prompt_len=12, decoding=False)
-    due = look(*(sequence(number, draft="ready") for number in (1, 2, 3)), prompt, share=steep)
-    assert [(chunk.start, chunk.stop) for chunk in due.chunks] == [(0, 6)]
-    due = look(*(sequence(number, draft="ready") for number in (1, 2, 3)), prompt)
-    assert [(chunk.start, chunk.stop) for chunk in due.chunks] == [(0, 12)]
