@@ -52,6 +52,10 @@ class _KnownWalk:
         self._stamps.known_s.append(time.thread_time())
         return self._walk
 
+    def first_tokens(self) -> torch.Tensor:
+        counts = self._walk.accept_length + 1
+        return torch.from_numpy(self._walk.verified_id[counts.cumsum() - counts])
+
 
 class InstantOps:
     """Only what the loop itself asks of the ops. Every tree accepts ACCEPTED_PATH, or nothing where it is too small.
@@ -92,7 +96,7 @@ class InstantModel:
         self._logits = torch.zeros(0, VOCAB_SIZE)
         self._features = torch.zeros(max_rows, feature_size, dtype=torch.bfloat16) if feature_size else None
 
-    def step(self, plan: StepPlan, cache: TargetCache) -> StepOutput:
+    def step(self, plan: StepPlan, cache: TargetCache, *, drawn: torch.Tensor | None = None) -> StepOutput:
         self._stamps.launched_s.append(time.thread_time())
         features = None if self._features is None else self._features[: plan.num_rows]
         return StepOutput(self._logits, features)
