@@ -17,8 +17,8 @@ class PieceEncoder:
     """Encodes text without the special tokens that a tokenizer adds. Safe to use from several threads.
 
     A chat's system prompt, its turns so far and the words of the template come again with every turn and every chat.
-    For a lone request to a router that had gone cold this cut 12 % of what the router adds to the first token (paceline
-    bench router); a chat of 2,000 characters whose turns are known takes a tenth of the time.
+    This and a faster template took a tenth of what a router adds to a lone request's first token (paceline bench
+    router); a chat of 2,000 characters whose turns are known takes 0.1 ms in place of 1.5.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
