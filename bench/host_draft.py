@@ -1,12 +1,13 @@
 """Times the host's share of a draft's round: the real engine, tables and codecs, over a head that computes nothing.
 
-    OMP_NUM_THREADS=1 python -m bench.host_draft --sessions 1 64 256
+    OMP_NUM_THREADS=1 python -m bench.host_draft --sessions 1 64 256 --pause-ms 0
 
 "decode": bytes to what the engine takes, on the event loop; "apply": into the sessions; "rows": from there to the
 launch of the committed rows' forward; "grow", "commit": the launch of the trees' growth and the sessions' update, while
 the device computes; "answer": from the trees' arrival to the answers; "encode": from there to bytes, on the event loop;
 "note": what is left for watchers. "critical" is what a target waits for: all but grow, commit and note. Microseconds of
-CPU a round: lower quartiles.
+CPU a round: lower quartiles. Between two rounds others have the caches for --pause-ms, as while a target verifies: with
+5 a round of one session takes up to twice as long as with 0.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _CRITICAL = ("decode", "apply", "rows", "answer", "encode")
 class HostRun:
     """Sessions of one target that all ask for a tree in every round."""
 
-    def __init__(self, num_sessions: int, rounds: int) -> None:
+    def __init__(self, num_sessions: int, rounds: int, *, pause_s: float = 0.0) -> None:
         max_len = 110 + _ROWS * (rounds + 1)
         num_pages = num_sessions * pages_for(max_len + MAX_SCRATCH_NODES, PAGE_SIZE)
         allocator = PageAllocator(num_pages, PAGE_SIZE)
@@ -54,6 +55,7 @@ class HostRun:
         )
         self._engine.apply([opened], Replies())
         self._num_sessions = num_sessions
+        self._pause_s = pause_s
         self._rounds = rounds
 
     def run(self) -> dict[str, float]:
@@ -62,6 +64,8 @@ class HostRun:
         gc.collect()
         gc.freeze()
         for round_ in range(1, self._rounds + 1):
+            if self._pause_s:
+                time.sleep(self._pause_s)
             phases = self._round(round_)
             if round_ > _WARM_UPS:
                 for phase, seconds in phases.items():
@@ -122,11 +126,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 64, 256])
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--pause-ms", type=float, default=0.0)
     args = parser.parse_args(argv)
     print(f"us of CPU a round, {_ROWS} rows of {HIDDEN} bf16 values and a tree of {SHAPE.num_draft_tokens} a session")
     print(f"| sessions | {' | '.join(PHASES)} | critical | all |\n|{'---|' * (len(PHASES) + 3)}")
     for sessions in args.sessions:
-        us = HostRun(sessions, _WARM_UPS + args.rounds).run()
+        us = HostRun(sessions, _WARM_UPS + args.rounds, pause_s=args.pause_ms / 1e3).run()
         sums = [sum(us[phase] for phase in phases) for phases in (_CRITICAL, PHASES)]
         figures = [*(us[phase] for phase in PHASES), *sums]
         print(f"| {sessions} | {' | '.join(f'{figure:.0f}' for figure in figures)} |", flush=True)
