@@ -28,10 +28,6 @@ class Moves:
     src: np.ndarray  # int64 [n] slots
     dst: np.ndarray  # int64 [n] slots
 
-    @classmethod
-    def none(cls) -> Moves:
-        return cls(*(np.zeros(0, np.int64) for _ in range(3)))
-
     def __getitem__(self, kept: np.ndarray) -> Moves:
         return Moves(self.rows[kept], self.src[kept], self.dst[kept])
 
@@ -40,6 +36,9 @@ class Moves:
             return other
         parts = zip((self.rows, self.src, self.dst), (other.rows, other.src, other.dst), strict=True)
         return Moves(*(np.concatenate(part) for part in parts))
+
+
+_NO_MOVES = Moves(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
 class SequenceTable:
@@ -64,7 +63,7 @@ class SequenceTable:
         self.pending_len = np.zeros(num_rows, np.int64)  # tokens that the step under way commits
         self.pending_tree = np.full(num_rows, _NO_TREE)  # of that step, which draws the next token; see ``Flights``
         self.counts = RoundCounts(num_rows)
-        self._moves = Moves.none()
+        self._moves = _NO_MOVES
         self._find_moves: Callable[[], Moves] | None = None
         self._sampling = sampling_batch([SamplingParams()] * num_rows)
         self._sampled: tuple[bytes, SamplingBatch] | None = None  # of the last step's rows
@@ -133,10 +132,11 @@ class SequenceTable:
             self._sampled = key, SamplingBatch(*(getattr(self._sampling, name)[rows] for name in _SAMPLING))
         return self._sampled[1]
 
-    def pages_of(self, rows: np.ndarray, num_pages: np.ndarray) -> np.ndarray:
-        """int32 [sum of num_pages]: the first pages of each of the rows."""
+    def pages_of(self, rows: np.ndarray, num_tokens: np.ndarray) -> np.ndarray:
+        """int32: the pages of the first tokens of each of the rows."""
         if len(rows) == 1:
-            return self.page_ids[rows.item(0), : num_pages.item(0)].copy()
+            return self.page_ids[rows.item(0), : pages_for(num_tokens.item(0), self.page_size)].copy()
+        num_pages = (num_tokens + (self.page_size - 1)) // self.page_size
         width = int(num_pages.max(initial=0))
         return self.page_ids[rows, :width][np.arange(width) < num_pages[:, None]]
 
@@ -156,7 +156,7 @@ class SequenceTable:
         if not len(moves.rows):
             return moves
         if set(moves.rows.tolist()) <= set(rows.tolist()):
-            self._moves = Moves.none()
+            self._moves = _NO_MOVES
             return moves
         taken = np.zeros(len(self.committed_len), np.bool_)
         taken[rows] = True

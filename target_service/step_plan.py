@@ -91,11 +91,10 @@ def _tree_rows(due: Schedule, table: SequenceTable, rows: np.ndarray) -> TreeRow
         others = (rows[num_trees:], committed_len[num_trees:])
         tokens.append(table.newest_tokens(*others) if due.is_ahead else table.tokens[others])
         parents.append(np.array([-1] * num_others, np.int32))
-    num_pages = (committed_len + num_nodes + (table.page_size - 1)) // table.page_size
     return TreeRows(
         tokens=tokens[0] if len(tokens) == 1 else np.concatenate(tokens),
         parents=parents[0] if len(parents) == 1 else np.concatenate(parents),
         num_nodes=num_nodes,
         committed_len=committed_len,
-        page_ids=table.pages_of(rows, num_pages),
+        page_ids=table.pages_of(rows, committed_len + num_nodes),
     )

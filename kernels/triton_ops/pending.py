@@ -83,10 +83,14 @@ class SlotWalk:
         self.slot.wait()
         rows = self.slot.rows(len(self.roots), self.path_stride)
         lengths = rows[:, 0]
-        path = rows[:, 1:][np.arange(self.path_stride - 1) < lengths[:, None]]
+        if len(rows) == 1:  # a slice, for the host has nothing else to do before a lone draft is asked
+            path, roots = rows[0, 1 : 1 + lengths.item()], self.roots
+        else:
+            path = rows[:, 1:][np.arange(self.path_stride - 1) < lengths[:, None]]
+            roots = np.repeat(self.roots, lengths)
         return WalkResult(
             accept_length=lengths - 1,
-            accepted_indices=(path & ((1 << _LOCAL_BITS) - 1)) + np.repeat(self.roots, lengths),
+            accepted_indices=(path & ((1 << _LOCAL_BITS) - 1)) + roots,
             verified_id=path >> _LOCAL_BITS,
         )
 

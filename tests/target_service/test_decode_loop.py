@@ -5,7 +5,7 @@ import pytest
 
 from paceline.types import FinishReason, SamplingParams
 from target_service.emission import ReturnReason
-from target_service.events import Cancelled, StreamClosed, StreamOpened
+from target_service.events import Cancelled, PolicySet, StreamClosed, StreamOpened
 from tests.support.tiny_target import EOS, STREAM, random_prompt
 
 
@@ -179,6 +179,6 @@ def test_more_requests_than_rows_take_turns(make_loop):
     prompts = [random_prompt(3, seed=i) for i in range(8)]
     alone = [loop.generate(prompt) for prompt in prompts]
     outputs = [loop.submit(100 + i, prompt) for i, prompt in enumerate(prompts)]
-    loop.parts.requests.limits = type(loop.parts.requests.limits)(max_rows=3, chunked_prefill_size=16)
+    loop.put(PolicySet(STREAM, max_rows=3))
     loop.run()
     assert [output.tokens for output in outputs] == alone
