@@ -50,7 +50,7 @@ class SimulateConfig:
     drafts_apart: bool = flag(False, help="drafts on devices and hosts of their own: they take nothing from a step")
     prompt_tokens: float = flag(110.0, help="of a request, on average")
     output_tokens: float = flag(128.0, help="of a request, on average")
-    join_rounds: bool = flag(False, help="fixed trees: prompts and plain requests join their steps, too")
+    join_rounds: bool = flag(False, help="fixed trees: prompts and plain requests join their steps, long as they wait")
     seed: int = flag(0, help="of lengths, arrivals and luck")
     json: str = flag("", help="file for the results; - is stdout")
 
@@ -86,7 +86,7 @@ def simulate(config: SimulateConfig) -> dict[str, Any]:
     requests = RandomRequests(config.prompt_tokens, config.output_tokens)
     world = dataclasses.replace(_world(config), requests=requests)
     if config.drafts_apart:
-        world = dataclasses.replace(world, beside=0.0, follow_ms=0.0, shares_host=False)
+        world = dataclasses.replace(world, beside=0.0, beside_rows=0.0, slowed=0.0, follow_ms=0.0, shares_host=False)
     policies = _policies(config, world)
     loads = config.loads()
     runs = []
@@ -126,7 +126,7 @@ def _run(config: SimulateConfig, world: World, load: Load, name: str) -> Tally:
     if name == ADAPTIVE:
         router = SimAdaptive(world, num_targets=config.targets)
     else:
-        router = Fixed(fixed_shape(name), config.join_rounds)
+        router = Fixed(fixed_shape(name), True if config.join_rounds else None)
     simulation = Simulation(world, router, num_targets=config.targets, num_drafts=config.drafts, seed=config.seed)
     return simulation.run(load)
 

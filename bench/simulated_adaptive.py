@@ -13,6 +13,8 @@ from router.plan_rows import PlannerSettings
 from router.rungs import Ladder
 from router.shape_menu import ShapeMenu
 
+_BETWEEN_S = 0.5  # two simulations
+
 
 class SimAdaptive:
     """calibration: what the services measured of themselves, which need not be the truth of the world."""
@@ -20,25 +22,31 @@ class SimAdaptive:
     def __init__(self, calibration: World, settings: PlannerSettings | None = None, *, num_targets: int = 1) -> None:
         self._model = AcceptanceModel(ShapeMenu(calibration.proposals.growths))
         shares_host = calibration.shares_host or calibration.follow_ms > 0
-        self._settings = settings or PlannerSettings()
-        self._costs = [
+        costs = [
             CostModel(calibration.steps, calibration.proposals, shares_host=shares_host, overlaps=calibration.overlaps)
             for _ in range(num_targets)
         ]
-        self.begin()
-
-    def begin(self) -> None:
-        """For another simulation: without requests, at second 0, with all that was learnt."""
-        self.policies = [TargetPolicy(self._model, costs, self._settings, now_s=0.0) for costs in self._costs]
+        self.policies = [TargetPolicy(self._model, its, settings or PlannerSettings(), now_s=0.0) for its in costs]
         self.changes: list[tuple[float, int]] = []  # when, whose
         self._decisions: dict[int, SpeculationDecision] = {}
         self._places: dict[int, int] = {}  # the target of each request
+        self._has_joined: set[int] = set()
+        self._began_s = self._last_s = 0.0  # of the policies' clock: this simulation's second 0, the last report
+
+    def begin(self) -> None:
+        """For a simulation that comes after another: without requests, with all that was learnt and planned."""
+        for number, target in self._places.items():
+            self.policies[target].end(number)
+        self._decisions.clear()
+        self._places.clear()
+        self._began_s = self._last_s + _BETWEEN_S
 
     def start(self, target: int, request: SimRequest) -> None:
         policy = self.policies[target]
         num_running = policy.num_requests + 1
         self._places[request.number] = target
-        self._decide(request.number, policy.start(request.number, request.arrived_s, num_running=num_running))
+        now_s = self._began_s + request.arrived_s
+        self._decide(request.number, policy.start(request.number, now_s, num_running=num_running))
 
     def end(self, target: int, request: SimRequest) -> None:
         self.policies[target].end(request.number)
@@ -52,6 +60,7 @@ class SimAdaptive:
 
     def report(self, target: int, step: StepReport, rounds: list[SimRound], now_s: float) -> None:
         policy = self.policies[target]
+        now_s = self._last_s = self._began_s + now_s
         policy.take_rounds([RoundReport(r.number, r.shape, r.accepted, r.late) for r in rounds])
         policy.take_step(step, now_s)
         if policy.is_due(now_s):
@@ -61,8 +70,17 @@ class SimAdaptive:
                 self.changes.append((now_s, key))
             policy.revise_following(now_s)
 
-    def is_joined(self, target: int) -> bool:
-        return self.policies[target].joined
+    def hear(self, target: int, step: StepReport, now_s: float) -> None:
+        """A step of requests whose shapes others decide."""
+        self._last_s = self._began_s + now_s
+        self.policies[target].take_step(step, self._last_s)
+
+    def is_joined(self, target: int) -> bool | None:
+        """As an AdaptiveFleet tells it: nothing before trees are to join, and True while nothing is planned for."""
+        policy = self.policies[target]
+        if policy.joined:
+            self._has_joined.add(target)
+        return policy.joined or policy.num_requests == 0 if target in self._has_joined else None
 
     def _decide(self, number: int, ladder: Ladder) -> None:
         self._decisions[number] = SpeculationDecision("draft", ladder)

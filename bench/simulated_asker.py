@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from bench.simulated_draft import SimDraft
+from bench.simulated_draft import DraftWork, SimDraft
 from bench.simulated_events import Events
 from bench.simulated_request import SimRequest, Tally
 from bench.simulated_router import SimRouter
 from bench.simulated_world import World
+from paceline.types import TreeShape
 
 _WINDOW_ROUNDS = 256
 _LEAST_ROUNDS = 16  # before that, so many accepted drafts are expected:
@@ -19,6 +20,8 @@ _FIRST_ACCEPTED = 3.0
 _LEAST_GAIN = 1.0  # tokens
 _TIMES_SMOOTHING = 0.1
 _MOST_RIDING = 64  # rows that go along with an ask; more go ahead, and the ask waits for them
+_FLUSH_ROWS = 32  # that gather before a request that asks for no tree sends them
+_ROUND_ROWS = 2  # that a draft's times are measured with
 _HALVES_DIFFER = 1  # trees, at most
 _PATIENCE_SMOOTHING = 0.2
 _LEAST_IN_TIME = 0.5  # share of a draft's trees below which it is asked only now and then
@@ -37,19 +40,29 @@ class Surroundings(Protocol):
     def ended(self, target: int, request: SimRequest) -> None: ...
 
 
-class SimAsker:
-    """Trees are awaited up to (expected accepted length - 1) plain steps. Calls arrived after each that came."""
+class Loop(Protocol):
+    """A target's."""
 
-    def __init__(self, around: Surroundings, requests: Collection[SimRequest], arrived: Callable[[], None]) -> None:
-        """requests: of the target, as they come and go."""
+    requests: dict[int, SimRequest]
+
+    def is_stepping(self) -> bool: ...
+
+    def look(self) -> None:
+        """To be called after trees came."""
+
+
+class SimAsker:
+    """Trees are awaited up to (expected accepted length - 1) plain steps."""
+
+    def __init__(self, around: Surroundings, loop: Loop) -> None:
         self.work_until_s = 0.0  # a draft is at work for the target up to then
         self._around = around
-        self._requests = requests
-        self._arrived = arrived
+        self._loop = loop
         self._accepted: deque[int] = deque(maxlen=_WINDOW_ROUNDS)
         self._scale = 1.0  # of plain steps: what is seen over the world's times
         self._in_time = [1.0] * len(around.drafts)
         self._left_out = [0] * len(around.drafts)
+        self._num_rows = 0  # that were sent by themselves since they were taken last
 
     def count(self, accepted: int) -> None:
         """Drafts of one tree."""
@@ -67,46 +80,82 @@ class SimAsker:
         deadline_s = now_s + self._patience_ms(num_decoding) / 1e3
         may_ask: dict[int, bool] = {}
         asks: dict[int, list[SimRequest]] = {}
-        for request in self._requests:
-            if not request.is_decoding or request.is_asking or request.has_tree or request.is_running:
+        for request in self._loop.requests.values():
+            if request.is_asking or request.has_tree or request.is_running:
                 continue
-            shape = around.router.shape(request, num_decoding)
-            if shape is None or request.emitted + 1 >= request.output_len:
+            if not around.router.follows(request):
+                request.held, request.shape = 0, None
                 continue
             index = request.number % len(around.drafts)
-            if index not in may_ask:
-                may_ask[index] = self._may_ask(index)
-            if not may_ask[index] or (num_decoding > 1 and self._sends_ahead(request)):
+            request.shape = shape = self._shape(request, num_decoding)
+            if shape is not None:
+                if index not in may_ask:
+                    may_ask[index] = self._may_ask(index)
+                shape = shape if may_ask[index] else None
+            self._sync(index, request, most=_FLUSH_ROWS if shape is None else _MOST_RIDING)
+            if shape is None or (num_decoding > 1 and not request.is_synced):
                 continue
-            request.shape, request.is_asking, request.deadline_s = shape, True, deadline_s
-            request.asked_s = now_s
-            behind = request.committed + request.emitted - request.held
-            request.held += behind if behind <= _MOST_RIDING else 0
+            request.is_asking, request.deadline_s, request.asked_s = True, deadline_s, now_s
             asks.setdefault(index, []).append(request)
         if is_split:
             self._balance([request for asking in asks.values() for request in asking])
         for index, asking in asks.items():
             self._send(index, asking)
 
-    def _sends_ahead(self, request: SimRequest) -> bool:
-        """Whether rows are on their way to its draft for which the ask waits."""
-        world, now_s = self._around.world, self._around.events.now_s
+    def take_rows(self) -> int:
+        """Rows that left for drafts without an ask since the last call."""
+        taken, self._num_rows = self._num_rows, 0
+        return taken
+
+    def plain_ms(self, rows: int) -> float:
+        """What a step of so many rows is expected to take."""
+        return self._scale * self._around.world.steps.at_one(max(rows, 1))
+
+    def _shape(self, request: SimRequest, num_decoding: int) -> TreeShape | None:
+        if not request.is_decoding or request.emitted + 1 >= request.output_len:
+            return None
+        return self._around.router.shape(request, num_decoding)
+
+    def _sync(self, index: int, request: SimRequest, *, most: int) -> None:
+        """Sends the rows that its draft lacks, where they are more than that; they are confirmed when it has them."""
+        world, events = self._around.world, self._around.events
         behind = request.committed + request.emitted - request.held
-        if behind > _MOST_RIDING:
-            request.synced_s = now_s + (world.rpc_ms + behind * world.follow_ms) / 1e3
-        return now_s < request.synced_s
+        if behind <= most or not request.is_synced:
+            return
+        request.held, request.is_synced = request.held + behind, False
+        self._num_rows += behind
+        way_ms = world.way_ms(0)
+        self._note_work(way_ms + behind * world.row_ms)
+
+        def confirm() -> None:
+            request.is_synced = True
+
+        def answer() -> None:
+            events.after(way_ms + behind * world.follow_ms, confirm)
+
+        work = DraftWork((), behind, self._loop.is_stepping, answer)
+        events.after(way_ms, functools.partial(self._around.drafts[index].take, work))
+
+    def _note_work(self, ms: float) -> None:
+        """A draft is at work for so long, or as long as it was before."""
+        self.work_until_s = max(self.work_until_s, self._around.events.now_s + ms / 1e3)
 
     def _send(self, index: int, asking: list[SimRequest]) -> None:
         world, events = self._around.world, self._around.events
         shapes = [request.shape for request in asking if request.shape is not None]
-        way_ms = world.way_ms(len(shapes))
-        self.work_until_s = events.now_s + (way_ms + world.draft_ms(Counter(shapes))) / 1e3
+        way_ms, rows = world.way_ms(len(shapes)), 0
+        for request in asking:
+            behind = request.committed + request.emitted - request.held
+            request.held += behind
+            rows += max(0, behind - _ROUND_ROWS)
+        self._note_work(way_ms + world.draft_ms(Counter(shapes)) + rows * world.row_ms)
         told = [(request, request.emitted) for request in asking]
 
         def answer() -> None:
             events.after(way_ms, functools.partial(self._arrive, index, told))
 
-        events.after(way_ms, functools.partial(self._around.drafts[index].ask, shapes, answer))
+        work = DraftWork(shapes, rows, self._loop.is_stepping, answer)
+        events.after(way_ms, functools.partial(self._around.drafts[index].take, work))
 
     def _arrive(self, index: int, asking: list[tuple[SimRequest, int]]) -> None:
         now_s = self._around.events.now_s
@@ -115,7 +164,7 @@ class SimAsker:
             request.has_tree = request.emitted == emitted and not request.is_running
             request.answered_s = now_s
             self._in_time[index] += _PATIENCE_SMOOTHING * (request.has_tree - self._in_time[index])
-        self._arrived()
+        self._loop.look()
 
     def _may_ask(self, index: int) -> bool:
         """A draft whose trees mostly come too late is asked only now and then."""
@@ -127,7 +176,7 @@ class SimAsker:
     def _balance(self, asked: list[SimRequest]) -> None:
         """Puts them into halves, each where it was, but for those that are too many there."""
         chosen = {request.number for request in asked}
-        others = [request for request in self._requests if request.number not in chosen]
+        others = [request for request in self._loop.requests.values() if request.number not in chosen]
         held = [other.half for other in others if other.is_asking or other.has_tree or other.is_running]
         sizes = [held.count(0), held.count(1)]
         most = (sum(sizes) + len(asked)) // 2 + _HALVES_DIFFER
@@ -139,4 +188,4 @@ class SimAsker:
     def _patience_ms(self, num_decoding: int) -> float:
         is_measured = len(self._accepted) >= _LEAST_ROUNDS
         expected = sum(self._accepted) / len(self._accepted) if is_measured else _FIRST_ACCEPTED
-        return max(expected, _LEAST_GAIN) * self._scale * self._around.world.steps.at_one(max(num_decoding, 1))
+        return max(expected, _LEAST_GAIN) * self.plain_ms(num_decoding)

@@ -20,7 +20,7 @@ class SimHalves:
         self._world = world
         self._rows = 0.0  # of a whole round, and its trees; averages
         self._trees = 0.0
-        self._steps = 0  # with trees, since the last change
+        self._steps = _DWELL_STEPS  # with trees, since the last change
 
     def observe(self, rows: int, trees: int, shape: TreeShape) -> None:
         """One step with trees; shape: of one of them."""
@@ -45,7 +45,8 @@ class SimHalves:
         """What a round takes at once, and in halves."""
         world, rows, trees = self._world, self._rows, self._trees
         host_ms = world.host_ms(round(trees), round(trees))
-        half = world.steps.at_one(rows / 2) + world.beside * world.draft_ms({shape: round(trees / 2)})
+        taken = world.share_taken(round(rows / 2)) * world.draft_ms({shape: round(trees / 2)})
+        half = world.steps.at_one(rows / 2) + taken
         half_trees = world.turnaround_ms({shape: round(trees / 2)})
         at_once = world.steps.at_one(rows) + host_ms + world.turnaround_ms({shape: round(trees)})
         return at_once, max(2 * (half + GAP_MS), half + host_ms + half_trees)

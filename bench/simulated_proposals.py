@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from bench.policies import ADAPTIVE, OFF, fixed_shape
@@ -13,37 +16,65 @@ from bench.target_link import StepSample
 from paceline.types import TreeShape
 from router.tree_costs import RPC_MS, SESSION_MS
 
-_PRIOR = (
-    (1.0, 1.0),
-    (RPC_MS, RPC_MS),
-    (SESSION_MS, SESSION_MS),
-)  # by the warm-up's times, of a message, of each session
+# By the warm-up's times, of a message, of each session; by the warm-up's times while a step runs; and of each row of
+# the prompts that came to the draft meanwhile.
+_PRIOR = ((1.0, 1.0), (RPC_MS, RPC_MS), (SESSION_MS, SESSION_MS), (0.0, 0.5), (0.0, 0.01))
+_AT_ONCE = 0.3  # share of a way in which a step ran, below which its trees were what the target waited for
+_OUTLIER = 2.5  # medians
+_STD_OF_MEAN = 1.25  # a normal distribution's, over its mean deviation
 
 
-def served_proposals(calibration: dict[str, Any], points: Points, extra_ms: float) -> dict[str, Any]:
-    """Fields of a world: medians by tree and sessions, and where none was seen the warm-up's times, scaled as those
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The trees of one step."""
+
+    shape: TreeShape
+    sessions: int
+    beside: float  # share of their way in which a step ran
+    prompt_rows: float  # of requests that are to ask for their first trees next
+    ms: float
+
+
+def served_proposals(
+    calibration: dict[str, Any], points: Points, extra_ms: float, mean_prompt: float
+) -> dict[str, Any]:
+    """Fields of a world: by tree and sessions the mean of what was awaited, or the median of what came while a step
+    ran, for some of these trees were asked for earlier; and where none was seen the warm-up's times, scaled as those
     that were, with what messages take beside them.
 
     extra_ms: from a step's end to its trees, what a target that reports no turnaround does not count as a wait.
     """
     warm = parse_proposals(calibration["propose_ms"])
-    seen = _seen(points, extra_ms)
-    known = [
-        ((warm.of(shape).at_one(sessions), 1.0, float(sessions)), ms)
-        for shape, medians in seen.items()
-        if shape in warm.growths
-        for sessions, ms in medians.items()
-    ]
-    scale, rpc_ms, rpc_session_ms = (mean for mean, _ in _PRIOR)
+    seen = list(_seen(points, extra_ms, mean_prompt))
+    known = []
+    for one in seen:
+        if one.shape in warm.growths:
+            table = warm.of(one.shape).at_one(one.sessions)
+            known.append(((table, 1.0, float(one.sessions), one.beside * table, one.prompt_rows), one.ms))
+    scale, rpc_ms, rpc_session_ms, by_step, row_ms = (mean for mean, _ in _PRIOR)
     if known:
         features, times_ms = zip(*known, strict=True)
-        scale, rpc_ms, rpc_session_ms = fit_parts(features, times_ms, prior=_PRIOR)
+        scale, rpc_ms, rpc_session_ms, by_step, row_ms = fit_parts(features, times_ms, prior=_PRIOR)
+    slowed = by_step / scale if scale else 0.0
+    bare: dict[TreeShape, dict[int, list[tuple[float, bool]]]] = {}
+    for one in seen:
+        ms = one.ms - rpc_ms - rpc_session_ms * one.sessions - row_ms * one.prompt_rows
+        of_draft = max(0.0, ms) / (1.0 + slowed * one.beside)
+        bare.setdefault(one.shape, {}).setdefault(one.sessions, []).append((of_draft, one.beside < _AT_ONCE))
     times: dict[TreeShape, dict[int, float]] = {}
+    deviations: list[float] = []
     for entry in calibration["propose_ms"]:
         times[parse_shape(entry["shape"])] = {int(sessions): ms * scale for sessions, ms in entry["by_sessions"]}
-    for shape, medians in seen.items():
-        measured = {sessions: max(0.0, ms - rpc_ms - rpc_session_ms * sessions) for sessions, ms in medians.items()}
-        times[shape] = times.get(shape, {}) | measured
+    for shape, by_sessions in bare.items():
+        for sessions, its in by_sessions.items():
+            if len(its) < LEAST_SAMPLES:
+                continue
+            awaited = [ms for ms, is_awaited in its if is_awaited]
+            typical = statistics.median(ms for ms, _ in its)
+            if len(awaited) >= LEAST_SAMPLES:
+                typical = _mean(awaited)
+                deviations += [abs(math.log(max(ms, 0.1) / max(typical, 0.1))) for ms in awaited]
+            times.setdefault(shape, {})[sessions] = typical
     return {
         "propose_ms": [
             {
@@ -54,23 +85,30 @@ def served_proposals(calibration: dict[str, Any], points: Points, extra_ms: floa
         ],
         "rpc_ms": rpc_ms,
         "rpc_session_ms": rpc_session_ms,
+        "slowed": slowed,
+        "row_ms": row_ms,
+        "spread": _STD_OF_MEAN * statistics.fmean(deviations) if deviations else 0.0,
     }
 
 
-def _seen(points: Points, extra_ms: float) -> dict[TreeShape, dict[int, float]]:
-    """Medians of the fixed policies, by shape and sessions."""
-    seen: dict[TreeShape, dict[int, float]] = {}
-    for policy in {point["policy"]: None for point in points if point["policy"] not in (OFF, ADAPTIVE)}:
-        shape = fixed_shape(policy)
-        assert shape is not None
-        taken: dict[int, list[float]] = {}
-        for step in (step for point in points if point["policy"] == policy for step in samples(point)):
-            if (ms := _turnaround_ms(step, extra_ms)) > 0:
-                taken.setdefault(step.drafted, []).append(ms)
-        medians = {sessions: statistics.median(its) for sessions, its in taken.items() if len(its) >= LEAST_SAMPLES}
-        if medians:
-            seen[shape] = medians
-    return seen
+def _mean(times_ms: list[float]) -> float:
+    """Times far above the others count as less."""
+    most = _OUTLIER * statistics.median(times_ms)
+    return statistics.fmean(min(ms, most) for ms in times_ms)
+
+
+def _seen(points: Points, extra_ms: float, mean_prompt: float) -> Iterator[_Seen]:
+    """Of the fixed policies."""
+    for point in points:
+        shape = None if point["policy"] in (OFF, ADAPTIVE) else fixed_shape(point["policy"])
+        if shape is None:
+            continue
+        for step in samples(point):
+            ms = _turnaround_ms(step, extra_ms)
+            if ms > 0:
+                beside = 1.0 - min(1.0, step.wait_ms / ms)
+                prompt_rows = mean_prompt * max(0, step.requests - step.drafted)
+                yield _Seen(shape, step.drafted, beside, prompt_rows, ms)
 
 
 def _turnaround_ms(step: StepSample, extra_ms: float) -> float:

@@ -23,13 +23,13 @@ class SimRequest:
     committed: int = 0  # tokens of the prompt
     emitted: int = 0
     first_s: float = 0.0  # when the first token came
-    shape: TreeShape | None = None  # of the ask that is open, or of the tree that came
+    shape: TreeShape | None = None  # of the ask that is open, or of the tree that came; None while it asks for none
     is_asking: bool = False
     has_tree: bool = False
     deadline_s: float = -1.0
     asked_s: float = 0.0
     answered_s: float = 0.0
-    synced_s: float = 0.0  # its draft has the rows that went ahead of an ask from then on
+    is_synced: bool = True  # no rows are on their way to its draft by themselves
     held: int = 0  # tokens that its draft has
     half: int = 0  # that its trees belong to, where rounds are split
     is_running: bool = False  # in a step under way

@@ -38,8 +38,8 @@ class SimRouter(Protocol):
     def report(self, target: int, step: StepReport, rounds: list[SimRound], now_s: float) -> None:
         """One step of the target."""
 
-    def is_joined(self, target: int) -> bool:
-        """Whether prompts and plain requests wait for the trees."""
+    def is_joined(self, target: int) -> bool | None:
+        """Whether prompts and plain requests wait for the trees; None where the target is to decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Fixed:
     """One shape for all, or none."""
 
     fixed_shape: TreeShape | None
-    joined: bool = False
+    joined: bool | None = None
 
     def start(self, target: int, request: SimRequest) -> None:
         pass
@@ -64,5 +64,5 @@ class Fixed:
     def report(self, target: int, step: StepReport, rounds: list[SimRound], now_s: float) -> None:
         pass
 
-    def is_joined(self, target: int) -> bool:
+    def is_joined(self, target: int) -> bool | None:
         return self.joined

@@ -33,7 +33,7 @@ class Due:
 
 
 def schedule(requests: Iterable[SimRequest], moment: Moment) -> Due:
-    """Requests in order of arrival; those that a step under way has are left out."""
+    """Requests in order of arrival; those that a step under way has are left out, and the rest of their half waits."""
     prompts: list[SimRequest] = []
     ready: list[SimRequest] = []
     others: list[SimRequest] = []  # that step without a tree
@@ -42,6 +42,8 @@ def schedule(requests: Iterable[SimRequest], moment: Moment) -> Due:
     is_late = False
     for request in requests:
         if request.is_running:
+            if request.shape is not None:
+                waiting_halves.add(request.half)
             continue
         if not request.is_decoding:
             prompts.append(request)

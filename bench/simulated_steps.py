@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,13 @@ from router.step_costs import TREE_MS
 LEAST_SAMPLES = 4  # of a kind, to count
 
 _PROMPT_ROWS = 512  # of a step that is full of prompts
+_STEADY = 0.85  # share of the requests in flight that are past their prompt, at least
+_FEW = 0.2  # share of the rounds
 _LEAST_AWAY = 0.25  # share of the requests that a step leaves out for their trees; fewer came or went
-# By the warm-up's times, for a step with trees, each request, each tree, each ms of a draft's work beside it, and each
-# prompt token more than another row: where the warm-up knows rows as many as a prompt's.
-_PRIOR = ((1.0, 0.5), (0.0, 0.5), (0.0, 0.02), (TREE_MS, TREE_MS), (0.0, 1.0))
+# By the warm-up's times, for a step with trees, each request, each tree, each ms of a draft's work beside it, the same
+# for 1,000 rows, each request that is followed and has no tree, each row of a prompt that a draft gets, and each prompt
+# token more than another row: where the warm-up knows rows as many as a prompt's.
+_PRIOR = ((1.0, 0.5), (0.0, 0.5), (0.0, 0.02), (TREE_MS, TREE_MS), (0.0, 1.0), (0.0, 1.0), (0.0, 0.02), (0.0, 0.01))
 _PROMPT_PRIOR, _NO_PROMPT_PRIOR = (0.0, 0.02), (0.0, 1e-6)
 
 Points = Sequence[dict[str, Any]]
@@ -71,7 +75,7 @@ def served_steps(calibration: dict[str, Any], points: Points) -> dict[str, Any]:
     if len(ends) == 2:
         slope, start = np.polyfit([rows for rows, _ in past], [ms for _, ms in past], 1)
         table |= {rows: float(start + slope * rows) for rows in ends}
-    names = ("trees_ms", "request_ms", "tree_ms", "beside", "prompt_ms")
+    names = ("trees_ms", "request_ms", "tree_ms", "beside", "beside_rows", "watch_ms", "follow_ms", "prompt_ms")
     return {"step_ms": sorted(table.items()), **dict(zip(names, further, strict=True))}
 
 
@@ -82,11 +86,29 @@ def _seen(calibration: dict[str, Any], points: Points) -> Iterator[_Seen]:
     for point in points:
         if point["policy"] == ADAPTIVE:
             continue
+        between_ms = _between_ms(point)
         for step in samples(point):
             beside_ms = _beside_ms(point, step, proposals)
             hides_host = bool(calibration.get("overlaps")) and beside_ms > 0 and not step.wait_ms
             host = (0.0, 0.0, 0.0) if hides_host else (float(step.drafted > 0), step.requests, step.drafted)
-            yield _Seen(step, (table.at_one(step.rows), *host, beside_ms, step.prefill_tokens), beside_ms)
+            beside = (beside_ms, beside_ms * step.rows / 1e3)
+            is_followed = point["policy"] != OFF
+            watched = step.requests if is_followed and not step.drafted else 0
+            followed = step.prefill_tokens if is_followed else 0
+            features = (table.at_one(step.rows), *host, *beside, watched, followed, step.prefill_tokens)
+            if watched:
+                step = dataclasses.replace(step, step_ms=step.step_ms + between_ms)
+            yield _Seen(step, features, beside_ms)
+
+
+def _between_ms(point: dict[str, Any]) -> float:
+    """What passes between steps where drafts are followed and few rounds have a tree: rows leave for the drafts. It is
+    what clients see of a round, less what steps and waits account for."""
+    steps = [step for step in samples(point) if not step.drafted and step.running >= _STEADY * point["phases"][0][1]]
+    is_plain = point["speculative_rounds"] < _FEW * point["rounds"]
+    if not (is_plain and len(point["phases"]) == 1 and len(steps) >= LEAST_SAMPLES and point["round_ms"]):
+        return 0.0
+    return max(0.0, float(point["round_ms"]) - statistics.fmean(step.step_ms + step.wait_ms for step in steps))
 
 
 def _beside_ms(point: dict[str, Any], step: StepSample, proposals: ProposeTable) -> float:

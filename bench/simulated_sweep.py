@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from bench.load import Load
 from bench.policies import ADAPTIVE, fixed_shape
 from bench.simulated_adaptive import SimAdaptive
 from bench.simulated_requests import KnownRequests
-from bench.simulated_router import Fixed, SimRouter
+from bench.simulated_router import Fixed, SimRound, SimRouter
 from bench.simulated_truth import calibrated_world, served_world, skills_of
 from bench.simulation import Simulation
 from bench.sweep_document import load_of
 from bench.sweep_report import Prediction
+from paceline.defaults import DEFAULT_TREE
+from router.adaptive import StepReport
+from router.plan_rows import PlannerSettings
 
 _DEFAULT_PROMPT = 64  # tokens, where no prompt's are known
 
@@ -23,8 +27,9 @@ _DEFAULT_PROMPT = 64  # tokens, where no prompt's are known
 def predict(sweep: dict[str, Any]) -> Iterator[Prediction]:
     """Each policy at each load: the median over its repeats, with the sweep's own requests in its own order.
 
-    The adaptive policy starts from what the services measured when they warmed up, and keeps what it learns from point
-    to point, as it did in the sweep. Raises ConfigError where the services measured nothing.
+    The adaptive policy starts from what the services measured when they warmed up, hears of the steps of all points,
+    and keeps what it learns from point to point, as it did in the sweep. Raises ConfigError where the services
+    measured nothing.
     """
     stage = _Stage(sweep)
     rates: dict[tuple[str, str], list[float]] = {}
@@ -32,6 +37,17 @@ def predict(sweep: dict[str, Any]) -> Iterator[Prediction]:
         rates.setdefault((point["load"], point["policy"]), []).append(stage.rate(point))
     for (label, policy), values in rates.items():
         yield Prediction(label, policy, statistics.median(values))
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard(Fixed):
+    """One shape for all, of a router that decides adaptively where requests do not say."""
+
+    adaptive: SimAdaptive | None = None
+
+    def report(self, target: int, step: StepReport, rounds: list[SimRound], now_s: float) -> None:
+        assert self.adaptive is not None
+        self.adaptive.hear(target, step, now_s)
 
 
 class _Stage:
@@ -48,20 +64,22 @@ class _Stage:
             settings["max_tokens"],
         )
         self._world, self._known = world, known
-        self._adaptive = SimAdaptive(calibrated_world(sweep), num_targets=settings["targets"])
+        default = PlannerSettings(default=DEFAULT_TREE)
+        self._adaptive = SimAdaptive(calibrated_world(sweep), default, num_targets=settings["targets"])
         self._has_warmed_up = not settings["warm_up_seconds"]
+        self._earlier: Simulation | None = None
 
     def rate(self, point: dict[str, Any]) -> float:
         load = load_of(point)
-        if point["policy"] != ADAPTIVE:
-            return self._run(Fixed(fixed_shape(point["policy"])), load, point)
         if not self._has_warmed_up:
             self._has_warmed_up = True
             amount = load.phases[0][1]
             warm_up = Load(((self._settings["warm_up_seconds"], amount),), is_open=load.is_open)
             self._run(self._adaptive, warm_up, point)
             self._adaptive.begin()
-        rate = self._run(self._adaptive, load, point)
+        is_adaptive = point["policy"] == ADAPTIVE
+        router = self._adaptive if is_adaptive else _Heard(fixed_shape(point["policy"]), adaptive=self._adaptive)
+        rate = self._run(router, load, point)
         self._adaptive.begin()
         return rate
 
@@ -74,6 +92,9 @@ class _Stage:
             num_drafts=self._settings["drafts"],
             seed=self._settings["seed"] + point["repeat"],
         )
+        if self._earlier is not None:
+            simulation.resume(self._earlier)
+        self._earlier = simulation
         return simulation.run(load).rate(load.ramp_s, load.seconds)
 
 

@@ -11,6 +11,7 @@ from bench.simulated_halves import GAP_MS, SimHalves
 from bench.simulated_request import SimRequest
 from bench.simulated_router import SimRound
 from bench.simulated_schedule import Due, Moment, cut_trees, schedule
+from bench.simulated_tree_wait import SimTreeWait
 from paceline.types import TreeShape
 from router.adaptive import StepReport
 
@@ -26,6 +27,7 @@ class _Flight:
     trees: list[TreeShape]  # of those that have one
     rows: int
     context_tokens: int
+    watched: int  # decoding requests that drafts follow
     began_s: float
     end_s: float  # of the device's work
     wait_ms: float  # before it, for trees alone
@@ -42,15 +44,23 @@ class SimTarget:
         self._num_decoding = 0
         self._num_steps = 0
         self._flights: deque[_Flight] = deque()
-        self._halves = SimHalves(around.world)
-        self._asker = SimAsker(around, self.requests.values(), self.look)
+        self.halves = SimHalves(around.world)
+        self._asker = SimAsker(around, self)
+        self._tree_wait = SimTreeWait(self._asker)
         self._over_s = 0.0  # when the last step was over
         self._host_free_s = 0.0  # until then the host is busy with a step that the device is done with
         self._waiting_since_s: float | None = None
+        self._has_news = False  # requests came since drafts were asked
 
     def submit(self, request: SimRequest) -> None:
         self.requests[request.number] = request
+        self._has_news = True
+        if not self._flights:
+            self._ask()
         self.look()
+
+    def is_stepping(self) -> bool:
+        return len(self._flights) > 0
 
     def drop(self, request: SimRequest) -> None:
         """It is cut off; a step that has begun goes on without it."""
@@ -59,10 +69,11 @@ class SimTarget:
 
     def look(self) -> None:
         """Begins a step, or waits for trees, or for a request."""
-        now_s, is_split = self._around.events.now_s, self._halves.is_split
+        now_s, is_split = self._around.events.now_s, self.halves.is_split
         while now_s >= self._host_free_s and len(self._flights) < (_MOST_FLIGHTS if is_split else 1):
             is_busy = len(self._flights) > 0
-            moment = Moment(now_s, self._around.router.is_joined(self.number), is_split, is_busy)
+            joins = self._around.router.is_joined(self.number)
+            moment = Moment(now_s, self._tree_wait.is_short if joins is None else joins, is_split, is_busy)
             due = schedule(self.requests.values(), moment)
             if due.is_empty:
                 if due.until_s is not None and not is_busy and self._waiting_since_s is None:
@@ -89,16 +100,20 @@ class SimTarget:
         if self._flights:
             began_s = self._flights[-1].end_s + GAP_MS / 1e3
         device_ms = world.device_ms(rows, prompt_tokens=num_prompt, context_tokens=context)
-        device_ms += world.follow_ms * self._take_behind()
+        device_ms += world.follow_ms * self._asker.take_rows()
+        wait_ms = 0.0 if since_s is None else (events.now_s - since_s) * 1e3
+        if trees:
+            self._tree_wait.observe(wait_ms)
         flight = _Flight(
             chunks=chunks,
             turns=due.turns,
             trees=trees,
             rows=rows,
             context_tokens=context,
+            watched=sum(map(self._around.router.follows, due.turns)),
             began_s=began_s,
             end_s=began_s + device_ms / 1e3,
-            wait_ms=0.0 if since_s is None else (events.now_s - since_s) * 1e3,
+            wait_ms=wait_ms,
             turnaround_ms=_turnaround_ms(with_tree),
         )
         self._num_steps += 1
@@ -111,18 +126,7 @@ class SimTarget:
     def _delay(self, flight: _Flight, since_s: float) -> None:
         """By what a draft's work takes from the step."""
         beside_s = min(self._asker.work_until_s, flight.end_s) - since_s
-        flight.end_s += self._around.world.beside * max(0.0, beside_s)
-
-    def _take_behind(self) -> int:
-        """Rows that drafts lack of the requests that they follow, and have from now on."""
-        behind = 0
-        for request in self.requests.values():
-            if self._around.router.follows(request):
-                behind += request.committed + request.emitted - request.held
-                request.held = request.committed + request.emitted
-            else:
-                request.held = 0
-        return behind
+        flight.end_s += self._around.world.share_taken(flight.rows) * max(0.0, beside_s)
 
     def _finish(self, flight: _Flight) -> None:
         """The device is done, unless a draft has delayed it; the host has its part to do."""
@@ -130,7 +134,8 @@ class SimTarget:
         if flight.end_s > events.now_s:
             events.at(flight.end_s, functools.partial(self._finish, flight))
             return
-        host_ms = self._around.world.host_ms(len(flight.turns) + len(flight.chunks), len(flight.trees))
+        num_requests = len(flight.turns) + len(flight.chunks)
+        host_ms = self._around.world.host_ms(num_requests, len(flight.trees), watched=flight.watched)
         self._host_free_s = max(events.now_s, self._host_free_s) + host_ms / 1e3
         events.at(self._host_free_s, functools.partial(self._land, flight))
 
@@ -152,16 +157,25 @@ class SimTarget:
             step_ms=(self._over_s - free_s) * 1e3,
             wait_ms=flight.wait_ms,
             turnaround_ms=flight.turnaround_ms,
+            prefilling=len(self.requests) - self._num_decoding,
         )
         if not flight.chunks:
             self._asker.observe(report.rows, report.step_ms)
         if flight.trees:
-            self._halves.observe(flight.rows, len(flight.trees), flight.trees[0])
+            self.halves.observe(flight.rows, len(flight.trees), flight.trees[0])
         self._around.router.report(self.number, report, rounds, now_s)
-        self._asker.ask(self._num_decoding, is_split=self._halves.is_split)
+        had_news = self._has_news
+        self._ask()
+        if had_news:
+            self._ask()
         for following in self._flights:
             self._delay(following, now_s)
         self.look()
+
+    def _ask(self) -> None:
+        """Once after each step, and once more where something came meanwhile that may make a request ask."""
+        self._has_news = False
+        self._asker.ask(self._num_decoding, is_split=self.halves.is_split)
 
     def _commit(self, flight: _Flight) -> list[SimRound]:
         """Gives each request its tokens. Returns the rounds of those that asked for a tree."""
@@ -200,7 +214,5 @@ class SimTarget:
 
 
 def _turnaround_ms(with_tree: list[SimRequest]) -> float:
-    """From the first of their asks to the last of their trees; 0 without any."""
-    if not with_tree:
-        return 0.0
-    return 1e3 * (max(r.answered_s for r in with_tree) - min(r.asked_s for r in with_tree))
+    """Of the tree that took longest, from its ask on; 0 without any."""
+    return 1e3 * max((request.answered_s - request.asked_s for request in with_tree), default=0.0)

@@ -37,7 +37,7 @@ def served_world(sweep: dict[str, Any]) -> World:
         **calibration,
         "name": "served",
         **served_steps(calibration, points),
-        **served_proposals(calibration, points, max(0.0, gap_ms - loop_ms)),
+        **served_proposals(calibration, points, max(0.0, gap_ms - loop_ms), _mean_prompt(sweep)),
         "loop_ms": loop_ms,
         "accepted": _accepted(sweep),
     }
@@ -58,6 +58,11 @@ def skills_of(sweep: dict[str, Any], world: World) -> list[float]:
         rounds, accepted = np.hsplit(np.array(drafts, float), 2)
         log_likelihood -= 0.5 * (accepted - rounds * expected) ** 2 / np.maximum(rounds * _ROUND_VARIANCE, 1.0)
     return [float(skill) for skill in _SKILLS[log_likelihood.argmax(axis=1)]]
+
+
+def _mean_prompt(sweep: dict[str, Any]) -> float:
+    known = [tokens for tokens in sweep["requests"]["prompt_tokens"] if tokens is not None]
+    return statistics.fmean(known) if known else 0.0
 
 
 def _calibration(sweep: dict[str, Any]) -> dict[str, Any]:

@@ -26,10 +26,15 @@ _OPTIONAL = (
     "request_ms",
     "trees_ms",
     "tree_ms",
+    "watch_ms",
     "beside",
+    "beside_rows",
     "prompt_ms",
     "loop_ms",
     "follow_ms",
+    "row_ms",
+    "slowed",
+    "spread",
 )
 
 
@@ -50,12 +55,17 @@ class World:
     request_ms: float = 0.0
     trees_ms: float = 0.0
     tree_ms: float = 0.0
+    watch_ms: float = 0.0  # of a step without trees, each request that a draft follows: rows leave, and are confirmed
     prompt_ms: float = 0.0  # a step, for each prompt token: what it takes more than another row
     beside: float = 0.0  # of a draft's time, what it takes from a step that runs meanwhile
+    beside_rows: float = 0.0  # the same for 1,000 rows of the step: a GPU that is at work on many has none to spare
+    slowed: float = 0.0  # of a draft's time, what a step that runs meanwhile adds to it
+    spread: float = 0.0  # of a draft's times around their mean: a standard deviation of their logarithm
     overlaps: bool = False  # a target may verify one half's trees while the other half's are drafted
     shares_host: bool = False  # a draft runs on the target's host
     loop_ms: float = 0.0  # between two steps, whatever they hold
     follow_ms: float = 0.0  # that a row which no ask carries to its draft takes from the target, on the same cores
+    row_ms: float = 0.0  # of a draft, for a row more than a round has: its prompt's, or of rounds without an ask
     chunk_tokens: int = 512  # of prompts in a step
     max_rows: int = 2048  # of a step; trees are cut to fit
     requests: Requests = field(default_factory=RandomRequests)
@@ -66,9 +76,14 @@ class World:
         by_context = self.context_ms * context_tokens / 1e5
         return self.steps.at_one(rows) + self.prompt_ms * prompt_tokens + by_context
 
-    def host_ms(self, requests: int, trees: int) -> float:
-        """Of a step with so many, prompts among the requests."""
-        return self.request_ms * requests + (self.trees_ms if trees else 0.0) + self.tree_ms * trees
+    def host_ms(self, requests: int, trees: int, *, watched: int = 0) -> float:
+        """Of a step with so many, prompts among the requests. watched: that drafts follow, where no tree is there."""
+        by_trees = self.trees_ms + self.tree_ms * trees if trees else self.watch_ms * watched
+        return self.request_ms * requests + by_trees
+
+    def share_taken(self, rows: int) -> float:
+        """Of a draft's time, what a step of so many rows loses beside it."""
+        return self.beside + self.beside_rows * rows / 1e3
 
     def way_ms(self, sessions: int) -> float:
         """To a draft, or back."""

@@ -16,6 +16,8 @@ from bench.simulated_router import SimRouter
 from bench.simulated_target import SimTarget
 from bench.simulated_world import World
 
+_OF_DRAFTS = 1  # in the seeds of what is random about them
+
 
 class Simulation:
     """One run. A request's lengths, skill and luck follow from the seed and its number, whatever the policy."""
@@ -27,13 +29,21 @@ class Simulation:
         self.router = router
         self.events = Events()
         self.tally = Tally()
-        self.drafts: Sequence[SimDraft] = [SimDraft(world, self.events) for _ in range(num_drafts)]
+        self.drafts: Sequence[SimDraft] = [
+            SimDraft(world, self.events, np.random.default_rng((_OF_DRAFTS, seed, number)))
+            for number in range(num_drafts)
+        ]
         self._targets = [SimTarget(number, self) for number in range(num_targets)]
         self._seed = seed
         self._numbers = itertools.count()
         self._running: dict[int, tuple[SimRequest, SimTarget]] = {}  # by number, in the order of their start
         self._wanted = 0
         self._is_open = False
+
+    def resume(self, earlier: Simulation) -> None:
+        """The targets know what those of an earlier simulation knew at its end: whether rounds are better split."""
+        for target, before in zip(self._targets, earlier._targets, strict=True):
+            target.halves = before.halves
 
     def run(self, load: Load) -> Tally:
         """All phases of the load, one after the other; what still runs at the end is cut off."""

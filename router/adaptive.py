@@ -42,6 +42,7 @@ class StepReport:
     step_ms: float
     wait_ms: float  # before it, for trees alone
     turnaround_ms: float = 0.0  # from the asks for its trees to the last of them; 0: not known
+    prefilling: int = 0  # requests whose prompt is not done
 
 
 class RoundReport(NamedTuple):
@@ -70,7 +71,7 @@ class TargetPolicy:
         self._had_prompts = False  # in the last step
         self._is_warm = False
         self._asked_s = -math.inf  # the last step with trees, late ones too
-        self._decoding = 0
+        self._decoding = self._prefilling = 0
         self._context_tokens = 0.0  # of one request
         self._prompt_steps = 0.0  # faded counts over _RATE_S
         self._prompt_tokens = 0.0
@@ -106,8 +107,11 @@ class TargetPolicy:
         return self._following.follows(key)
 
     def revise_following(self, now_s: float) -> list[Hashable]:
-        """To be called after each plan. Returns the requests that ``follows`` answers otherwise from now on."""
-        batch = max(self._decoding, 1)
+        """To be called after each plan. Returns the requests that ``follows`` answers otherwise from now on.
+
+        Those that are still at their prompts count as well: of a burst's first ones, none is followed in vain.
+        """
+        batch = max(self._decoding + self._prefilling, 1)
         asks = [(key, shape_at(ladder, batch) is not None) for key, ladder in self._planner.ladders()]
         num_asking = sum(does for _, does in asks)
         self._attendance.plan(len(asks), num_asking)
@@ -116,7 +120,7 @@ class TargetPolicy:
         return self._following.revise(asks, now_s)
 
     def take_step(self, report: StepReport, now_s: float) -> None:
-        self._decoding = report.decoding
+        self._decoding, self._prefilling = report.decoding, report.prefilling
         self._count_prompts(report, now_s)
         if not report.rows:
             return
@@ -134,6 +138,8 @@ class TargetPolicy:
             self._asked_s = now_s
             if self.joined:
                 self._attendance.observe(report.requests, report.drafted + num_late, now_s)
+                is_split = report.decoding - report.requests >= _LEAST_AWAY * report.decoding
+                self.costs.halving.observe(is_split=is_split)
         self._had_prompts = report.prefill_tokens > 0
 
     def _observe(self, report: StepReport, growths: set[TreeShape], num_late: int) -> None:

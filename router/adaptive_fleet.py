@@ -174,4 +174,5 @@ def _report(load: TargetLoad) -> StepReport:
         step_ms=load.step_ms,
         wait_ms=load.tree_wait_ms,
         turnaround_ms=load.tree_turnaround_ms,
+        prefilling=load.prefilling_requests,
     )

@@ -48,6 +48,10 @@ class DriftingFit:
         """What is believed. Not to be changed."""
         return self._mean
 
+    def std(self, index: int) -> float:
+        """Of one weight, as it is believed."""
+        return float(np.sqrt(self._covariance[index, index]))
+
     def expect(self, features: Floats) -> float:
         return float(features @ self._mean)
 

@@ -7,6 +7,7 @@ from typing import Protocol
 from paceline.step_table import Floats, StepTable
 from paceline.types import TreeShape
 from router.cost_tables import ProposeTable
+from router.halving import Halving
 from router.step_costs import Batch, StepCosts
 from router.tree_costs import TreeCosts
 
@@ -26,6 +27,8 @@ class Costs(Protocol):
 
     def draft_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
         """That the draft is at work meanwhile, by its warm-up. [...], of the shape of sessions."""
+
+    halving: Halving
 
     @property
     def tree_ms(self) -> float:
@@ -48,6 +51,7 @@ class CostModel:
         self.follow_ms = proposals.row_ms if shares_host else 0.0
         self.steps = StepCosts(steps, shares_host=shares_host)
         self.trees = TreeCosts(proposals, shares_host=shares_host)
+        self.halving = Halving()
         self.hopeful: Costs = _Hopeful(self)
 
     @property
@@ -74,6 +78,7 @@ class _Hopeful:
     def __init__(self, costs: CostModel) -> None:
         self.follow_ms = costs.follow_ms
         self.overlaps = costs.overlaps
+        self.halving = costs.halving
         self._costs = costs
 
     @property
@@ -85,7 +90,7 @@ class _Hopeful:
         return self._costs.wait_spread
 
     def step_ms(self, rows: Floats, batch: Batch) -> Floats:
-        ms: Floats = self._costs.step_ms(rows, batch) * self._costs.steps.hopes(rows)
+        ms: Floats = self._costs.steps.ms(rows, batch, hopeful=True) * self._costs.steps.hopes(rows)
         return ms
 
     def wait_ms(self, growth: TreeShape, sessions: Floats, *, beside: float = 0.0) -> Floats:

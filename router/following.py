@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-_IDLE_S = 1.0  # without an ask, after which a draft on the target's own host lets go: two windows of the planner
+_IDLE_S = 0.25  # without an ask, after which a draft on the target's own host lets go
 
 
 class Following:

@@ -30,6 +30,7 @@ _TREE_PRICES = np.array([0.0, 0.25, 0.5, 0.75, 1.0, 1.5])  # of a tree, whatever
 # Of the larger of two values with the same normal distribution: its mean above theirs and the scale of a logistic
 # distribution as wide, both in their standard deviations.
 _LARGER_MEAN, _LARGER_SCALE = 0.56, 0.46
+_PROMPT_TURNS = 1.5  # from one step to the next, until a request that comes has its first token
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,15 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """goodput: tokens a second, where all step together (joined) or apart, whichever gives more."""
+    """goodput: tokens a second, where all step together (joined) or apart, whichever gives more.
+
+    gain: of a round in halves, how many times as long one at once takes, by the costs alone; 1 where a target has no
+    choice.
+    """
 
     goodput: float
     joined: bool
+    gain: float
 
 
 class Goodput:
@@ -96,7 +102,7 @@ class Goodput:
     def of(self, crowd: Crowd, batch: float, prompts: Prompts, shapes: Ints) -> Rate:
         """What one choice, [levels], gives at one batch size."""
         rated = self._rate(crowd, np.array([batch]), prompts, shapes[None])
-        return Rate(float(rated.goodput[0, 0]), bool(rated.joined[0, 0]))
+        return Rate(float(rated.goodput[0, 0]), bool(rated.joined[0, 0]), float(rated.gain[0, 0]))
 
     def of_rows(self, crowd: Crowd, batches: Floats, prompts: Prompts, shapes: Ints) -> Floats:
         """[batches], tokens a second: the choice shapes[i], of [batches, levels], at batches[i]."""
@@ -159,10 +165,15 @@ class Goodput:
         by_prompt = step(work.rows + prompts.tokens_per_step, trees) - bare + by_draft
         verify = bare + prompt_share * by_prompt
         round_ms = verify + work.wait
+        gain, turn_ms = np.ones_like(round_ms), round_ms
         if work.half_wait is not None:
             halves = self._halves(trees, prompts, work, by_draft)
-            round_ms = np.where(work.num_on >= 2, np.minimum(round_ms, halves), round_ms)
-        together = (work.on_tokens + work.num_off) / round_ms
+            gain = round_ms / halves
+            halves = halves * self._costs.halving.factor
+            in_halves = (work.num_on >= 2) & (halves < round_ms)
+            round_ms = np.where(in_halves, halves, round_ms)
+            turn_ms = np.where(in_halves, halves / 2, round_ms)
+        together = (work.on_tokens + work.num_off) / (round_ms * self._in_flight(sizes, prompts, turn_ms))
         # Apart: plain requests, or a prompt, step while the trees are on their way.
         has_plain = work.num_off > 1e-9 * sizes
         idle = step(work.num_off, others)
@@ -171,9 +182,16 @@ class Goodput:
         filler = np.where(has_plain, idle + prompt_share * by_prompt, alone)
         spent = verify + between * filler + np.where(has_plain, 0.0, (1.0 - prompt_share) * work.wait)
         apart = (work.on_tokens + (1.0 + between * has_plain) * work.num_off) / spent
+        apart = apart / self._in_flight(sizes, prompts, spent / (1.0 + between))
         joined = (work.num_on > 0) & (together > apart)
         goodput = np.where(joined | (work.num_on == 0), together, apart)
-        return _Rated(1e3 * goodput, joined)
+        return _Rated(1e3 * goodput, joined, gain)
+
+    def _in_flight(self, sizes: Floats, prompts: Prompts, turn_ms: Floats) -> Floats:
+        """[batches, options]: requests for each that decodes: one that comes waits for half a turn on average, and its
+        prompt takes one, so that of the same requests in flight fewer decode where turns are long."""
+        shares: Floats = 1.0 + _PROMPT_TURNS * prompts.steps_per_s * turn_ms / 1e3 / sizes
+        return shares
 
     def _halves(self, whole: Batch, prompts: Prompts, work: _Round, by_draft: Floats) -> Floats:
         """[batches, options]: ms of a round in which each half, with the half of all else, is verified while the trees
@@ -216,3 +234,4 @@ class _Rated:
 
     goodput: Floats
     joined: NDArray[np.bool_]
+    gain: Floats

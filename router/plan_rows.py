@@ -16,6 +16,7 @@ from router.shape_menu import OFF, ShapeMenu
 
 BATCHES = np.array([1.0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512])
 SKILLS = np.linspace(-1.5, 1.5, 7)  # requests are told apart by the nearest of these
+_DOUBT = 0.5  # of a margin, for each doubling or halving between two batch sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +63,24 @@ class PlanRows:
         self.shapes[near] = number
         self.shapes[0] = np.where(factor * alone[:, number] >= alone[levels, best], number, best)
 
-    def revise(self, crowd: Crowd, prompts: Prompts) -> bool:
-        """Takes over what promises more than the margin; whether there was any."""
-        factor = 1.0 + self._settings.margin
+    def revise(self, crowd: Crowd, prompts: Prompts, batch: float) -> bool:
+        """Takes over what promises more than the margin; whether there was any.
+
+        batch: the size that runs. What it teaches of others is the less sure the further they are: their margins are
+        larger, so that what was learnt there itself holds until it can be learnt anew.
+        """
+        doubt = 1.0 + _DOUBT * np.abs(np.log2(BATCHES / batch))
+        factor = 1.0 + self._settings.margin * doubt
         held = self._goodput.of_rows(crowd, BATCHES, prompts, self.shapes)
         new = self._goodput.best(crowd, BATCHES, prompts)
         is_off = (self.shapes == OFF).all(axis=1)
-        least = held * np.where(is_off, 1.0 + self._settings.start_margin, factor)
+        least = held * np.where(is_off, 1.0 + self._settings.start_margin * doubt, factor)
         better = (new.shapes != self.shapes).any(axis=1) & (new.goodput > least)
         better[0] = False
         self.shapes[better] = new.shapes[better]
         alone, levels = self._goodput.alone(crowd), np.arange(len(SKILLS))
         best = _best_of(alone)
-        gains = alone[levels, best] > factor * alone[levels, self.shapes[0]]
+        gains = alone[levels, best] > factor[0] * alone[levels, self.shapes[0]]
         self.shapes[0] = np.where(gains, best, self.shapes[0])
         return bool(better.any() or gains.any())
 

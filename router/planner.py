@@ -60,11 +60,13 @@ class TargetPlanner:
         self.num_wanted = 0  # requests that are to have a tree by the last plan, told so or not
         self._plan = PlanRows(model.menu, costs, settings)
         self._settings = settings
+        self._costs = costs
         self._members: dict[Hashable, _Member] = {}
         self._left_slots: list[int] = []
         self._bounds = Bounds(1.0)
         self._ladders: list[Ladder] = [()] * len(SKILLS)
         self._is_planned = False
+        self._shapes_here: tuple[int, ...] = ()  # of the batch size at hand, when the plan was looked at last
         self._revised_s = self._faded_s = -np.inf
         self._hope_after_s = -np.inf
         self._probe: Hashable | None = None
@@ -151,7 +153,7 @@ class TargetPlanner:
     def _revise(self, crowd: Crowd, batch: float, prompts: Prompts, now_s: float) -> None:
         plan = self._plan
         if self._is_planned:
-            changed = plan.revise(crowd, prompts)
+            changed = plan.revise(crowd, prompts, batch)
             if not changed and now_s >= self._hope_after_s and self._members:
                 levels = {member.level for member in self._members.values()}
                 changed = plan.hope(crowd, self._bounds.row(batch), prompts, levels)
@@ -168,7 +170,14 @@ class TargetPlanner:
         if moves:
             self._bounds, changed = Bounds(batch), True
         row = self._bounds.row(batch)
-        self.joined = plan.rate(crowd, batch, prompts, row).joined
+        rate = plan.rate(crowd, batch, prompts, row)
+        self.joined = rate.joined
+        shapes_here = tuple(plan.shapes[row].tolist())
+        if rate.joined and shapes_here == self._shapes_here:
+            self._costs.halving.heed(rate.gain)
+        else:
+            self._costs.halving.forget()
+        self._shapes_here = shapes_here
         is_wanted = (plan.shapes[row] != OFF).tolist()
         self.num_wanted = sum(is_wanted[member.level] for member in self._members.values())
         if changed:

@@ -14,7 +14,7 @@ from router.table_points import POINT, TablePoints
 TREE_MS = 0.05
 
 _NOISE = 0.1  # of a time, relative
-_MEMORY = 500.0  # observations
+_MEMORY = 2000.0  # observations
 _BESIDE, _BESIDE_STD = 0.5, 0.75  # of a draft's time: what it takes from a step on its host, before it was seen
 _BESIDE_ELSEWHERE = 0.05
 _REQUESTS = 256.0  # units of the features
@@ -61,8 +61,11 @@ class StepCosts:
         """That each tree costs the host."""
         return float(self._fit.weights[4])
 
-    def ms(self, rows: Floats, batch: Batch) -> Floats:
+    def ms(self, rows: Floats, batch: Batch, *, hopeful: bool = False) -> Floats:
+        """hopeful: a draft's work beside a step takes as little as it may, by what is known of it."""
         scale, constant, by_requests, by_context, by_trees, beside = self._fit.weights[:6].tolist()
+        if hopeful:
+            beside = max(0.0, beside - self._fit.std(5))
         rest = constant + by_requests / _REQUESTS * batch.requests + by_context / _CONTEXT_TOKENS * batch.context_tokens
         table = self.table.at(rows)
         host = np.where(np.asarray(batch.beside_ms) > 0.0, 0.0, by_trees * batch.trees)

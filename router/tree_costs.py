@@ -15,8 +15,9 @@ from router.table_points import POINT, TablePoints
 RPC_MS = 1.0
 SESSION_MS = 0.05
 
+_GROWTH = Weight(0.0, 0.2, -0.9, 20_000.0)  # of one growth: by what share its times are off
 _NOISE = 0.2  # of a time, relative: a newcomer's ask may meet a draft at work
-_MEMORY = 500.0  # observations
+_MEMORY = 2000.0  # observations
 _BESIDE = 0.3  # of a draft's time, that a step on its host adds to it, before it was seen
 _BESIDE_STD = 0.5
 _BESIDE_ELSEWHERE = 0.05
@@ -43,7 +44,8 @@ class TreeCosts:
                 Weight(RPC_MS, RPC_MS, 0.0, _MEMORY),
                 Weight(SESSION_MS, SESSION_MS, 0.0, _MEMORY),
                 beside if shares_host else Weight(0.0, _BESIDE_ELSEWHERE, 0.0, _MEMORY),
-                *[POINT] * (len(self._numbers) + len(self._sessions)),
+                *[_GROWTH] * len(self._numbers),
+                *[POINT] * len(self._sessions),
             ]
         )
         self._deviation, self._heard = _SPREAD / _STD_OF_MEAN, 1.0

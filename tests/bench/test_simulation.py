@@ -142,9 +142,25 @@ def test_open_arrivals_are_served_as_they_come() -> None:
 @pytest.mark.parametrize("in_flight", [1, 8, 64, *(slow(load) for load in (2, 32, 256))])
 def test_adaptive_is_as_fast_as_the_best_fixed_on_a_gpu(in_flight: int) -> None:
     of = world("h200_8b")
-    load = steady(in_flight, 5.0 if in_flight < 64 else 3.0)
-    after_s = 2.0 if in_flight == 32 else 1.0  # there plain decoding and trees are as good as each other
+    is_near = in_flight in (8, 32)  # there several trees, or none, are as good as each other within 5 %
+    after_s = 4.0 if is_near else 1.0
+    load = steady(in_flight, after_s + (4.0 if in_flight < 64 else 2.0))
     assert rate(of, SimAdaptive(of), load, after_s=after_s) >= 0.97 * best_fixed(of, load, after_s)
+
+
+@pytest.mark.parametrize("in_flight", [8, slow(16)])
+def test_a_growth_that_costs_more_beside_a_step_than_its_warm_up_says_is_left(in_flight: int) -> None:
+    """Draft and target share a GPU: each takes from the other what a warm-up of either alone does not show."""
+    calibration = world("h200_8b")
+    factors = {growth: 2.2 if growth.eagle_topk == 8 else 1.3 for growth in calibration.proposals.growths}
+    of = with_times(calibration, np.ones(len(calibration.steps.rows)), factors)
+    of = dataclasses.replace(of, beside=0.15, beside_rows=0.7, slowed=0.5, spread=0.3)
+    load, numbers = steady(in_flight, 7.0), [(3, 1, 4), (5, 4, 16), (5, 4, 8), (4, 2, 8), (2, 3, 5)]
+    shapes = [None, *(TreeShape(*shape) for shape in numbers)]
+    best = max(rate(of, Fixed(shape), load, after_s=3.0) for shape in shapes)
+    router = SimAdaptive(calibration, PlannerSettings(default=TreeShape(2, 3, 5)))
+    assert rate(of, router, load, after_s=3.0) >= 0.97 * best
+    assert len({at_s for at_s, _ in router.changes if at_s > 5.0}) <= 12, "it does not settle"
 
 
 @pytest.mark.parametrize("in_flight", [1, 8, *(slow(load) for load in (2, 4, 16))])
@@ -195,11 +211,8 @@ def test_services_that_measured_each_other_cost_little_from_the_first_request_on
 
 
 def test_on_shared_cores_requests_that_decode_plainly_are_not_followed_for_long() -> None:
-    unaware, load = world("cpu_135m"), steady(16, 12.0)
-    of = dataclasses.replace(unaware, follow_ms=FOLLOW_MS)
-    best = best_fixed(of, load, 0.0)
-    assert rate(of, SimAdaptive(of), load, after_s=0.0) >= 0.96 * best
-    assert rate(of, SimAdaptive(unaware), load, after_s=0.0) < 0.95 * best, "what a draft's work costs does not show"
+    of, load = dataclasses.replace(world("cpu_135m"), follow_ms=FOLLOW_MS), steady(16, 12.0)
+    assert rate(of, SimAdaptive(of), load, after_s=0.0) >= 0.96 * best_fixed(of, load, 0.0)
 
 
 @pytest.mark.parametrize("in_flight", [4, *(slow(load) for load in (1, 8))])

@@ -14,12 +14,12 @@ def test_a_request_that_begins_where_no_tree_is_asked_is_followed_once_one_is() 
     assert following.follows("late")
 
 
-def test_on_one_host_a_draft_lets_go_of_what_it_is_not_asked_about_for_a_second() -> None:
+def test_on_one_host_a_draft_lets_go_of_what_it_is_not_asked_about_for_a_while() -> None:
     following = Following(shares_host=True)
     following.start("idle", 0.0, asks=True)
     following.start("asked", 0.0, asks=True)
-    assert following.revise([("idle", False), ("asked", True)], 0.9) == []
-    assert following.revise([("idle", False), ("asked", True)], 1.0) == ["idle"]
+    assert following.revise([("idle", False), ("asked", True)], 0.2) == []
+    assert following.revise([("idle", False), ("asked", True)], 0.3) == ["idle"]
     assert (following.follows("idle"), following.follows("asked")) == (False, True)
 
 
