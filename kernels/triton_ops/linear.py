@@ -24,8 +24,6 @@ SKINNY_ROWS = 32  # up to here it is faster than cuBLAS: see bench.gpu_linear an
 ROUNDED_ROWS = 64  # up to here it is faster, with a rounded weight, than cuBLAS without: see bench.gpu_linear
 _MAX_TILES = 1 << 14  # blocks whose width is split
 _LEAST_WIDTH = 256  # columns of a split
-_ROUNDED_WIDTH = 1024  # of a rounded weight's
-_ROUNDED_AT_ONCE = 4  # programs of a multiprocessor, whose tiles are small
 _PREFETCHED_LINES = 8  # 128 bytes, 64 columns each, of a row of a program's weights
 _HALVES = (torch.bfloat16, torch.float16)
 _WIDTH_STEP = 16
@@ -137,22 +135,21 @@ class SkinnyLinear:
 
 @lru_cache(maxsize=1024)
 def plan_skinny(rows: int, num_out: int, width: int, *, num_sms: int, is_rounded: bool = False) -> SkinnyPlan:
-    """The tile by the number of rows; and no more programs, where the width is split, than run at once: what a split
+    """The tile by the number of rows, and no more programs than multiprocessors where the width is split: what a split
     writes, reads and waits for costs more than a second wave of programs does.
 
     width: in columns.
     """
     tile = _tile(rows, is_rounded=is_rounded)
     num_tiles = triton.cdiv(num_out, tile.block_out)
-    at_once, least_width = (_ROUNDED_AT_ONCE * num_sms, _ROUNDED_WIDTH) if is_rounded else (num_sms, _LEAST_WIDTH)
-    num_splits = max(1, min(at_once // num_tiles, width // least_width))
+    num_splits = max(1, min(num_sms // num_tiles, width // _LEAST_WIDTH))
     return SkinnyPlan(tile, triton.cdiv(triton.cdiv(width, num_splits), tile.block_k) * tile.block_k)
 
 
 def _tile(rows: int, *, is_rounded: bool) -> SkinnyTile:
     """The fastest of ``python -m bench.gpu_linear --sweep`` on an H200."""
-    if is_rounded and rows <= 64:
-        return SkinnyTile(64, 128, 3) if rows <= 16 else SkinnyTile(64, 64, 4)
+    if is_rounded:
+        return SkinnyTile(64, 128, 5) if rows <= 16 else SkinnyTile(128, 64, 5, num_warps=8)
     if rows <= 32:
         return SkinnyTile(64, 128, 6)
     return SkinnyTile(64, 64, 8) if rows <= 64 else SkinnyTile(128, 64, 5, num_warps=8)
