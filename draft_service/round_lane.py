@@ -128,7 +128,8 @@ class RoundLane:
         return pile
 
     def ended(self, error: Exception) -> None:
-        self._event_loop.call_soon_threadsafe(self._on_end, error)
+        with contextlib.suppress(RuntimeError):  # the service ends, and its event loop is closed
+            self._event_loop.call_soon_threadsafe(self._on_end, error)
 
     def _on_end(self, error: Exception) -> None:
         """A target that gives up a lane before it asked anything by it stays with its stream."""

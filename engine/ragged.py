@@ -17,6 +17,9 @@ def indptr(counts: np.ndarray) -> np.ndarray:
     return sums
 
 
+_MOST_KEPT = 64  # arrays
+
+
 class Layout(NamedTuple):
     """What the lengths of n arrays alone decide. Shared by all batches of those lengths: never changed."""
 
@@ -31,9 +34,17 @@ class Layout(NamedTuple):
     no_masks: np.ndarray  # uint64 [rows]
 
 
-@lru_cache(maxsize=1024)
 def layout_of(counts: tuple[int, ...]) -> Layout:
-    """For short tuples, which come again and again: a few rows' arrays take longer to make than to use."""
+    """Short ones are kept, which come again and again: a few rows' arrays take longer to make than to use."""
+    return _kept(counts) if len(counts) <= _MOST_KEPT else _made(counts)
+
+
+@lru_cache(maxsize=1024)
+def _kept(counts: tuple[int, ...]) -> Layout:
+    return _made(counts)
+
+
+def _made(counts: tuple[int, ...]) -> Layout:
     lengths = np.array(counts, np.int32)
     sums = indptr(lengths)
     return Layout(

@@ -138,8 +138,9 @@ class TargetPolicy:
             self._asked_s = now_s
             if self.joined:
                 self._attendance.observe(report.requests, report.drafted + num_late, now_s)
-                is_split = report.decoding - report.requests >= _LEAST_AWAY * report.decoding
-                self.costs.halving.observe(is_split=is_split)
+                if not report.prefill_tokens:
+                    is_split = report.decoding - report.requests >= _LEAST_AWAY * report.decoding
+                    self.costs.halving.observe(is_split=is_split)
         self._had_prompts = report.prefill_tokens > 0
 
     def _observe(self, report: StepReport, growths: set[TreeShape], num_late: int) -> None:
@@ -166,11 +167,12 @@ class TargetPolicy:
         observe(growth, sessions, taken_ms, beside=beside)
 
     def _beside_ms(self, report: StepReport) -> float | None:
-        """That a draft was at work for requests that the step left out; None where nobody said what for."""
+        """That a draft was at work for requests that the step left out; None where nobody said what for, or where some
+        of them had their prompts' last tokens in it."""
         num_away = report.decoding - report.requests
-        if not self._is_warm or num_away < _LEAST_AWAY * report.decoding:
+        if not self._is_warm or num_away <= 0 or num_away < _LEAST_AWAY * report.decoding:
             return 0.0
-        if self._growth is None:
+        if self._growth is None or report.prefill_tokens:
             return None
         return float(self.costs.draft_ms(self._growth, np.array([num_away / self.num_drafts]))[0])
 

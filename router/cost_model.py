@@ -17,6 +17,7 @@ class Costs(Protocol):
 
     follow_ms: float  # that a prompt's token costs beside its step, where a draft follows it on the target's own host
     overlaps: bool  # the target may verify one half's trees while the other half's are drafted
+    halving: Halving  # which way the target took, and what that corrects
 
     def step_ms(self, rows: Floats, batch: Batch) -> Floats:
         """Of a step with so many rows, prompt tokens included. [...], of the shape of rows."""
@@ -27,8 +28,6 @@ class Costs(Protocol):
 
     def draft_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
         """That the draft is at work meanwhile, by its warm-up. [...], of the shape of sessions."""
-
-    halving: Halving
 
     @property
     def tree_ms(self) -> float:

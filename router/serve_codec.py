@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 from paceline.codec import decode_tree_shape, fill_decision, fill_sampling_params
 from paceline.errors import WireError
@@ -111,10 +113,18 @@ def decode_info(message: common_pb2.ServiceInfo) -> PeerInfo:
         num_pages=message.num_pages,
         max_running_requests=message.max_running_requests,
         eos_token_ids=frozenset(message.eos_token_ids),
-        step_times=tuple((time.rows, time.ms) for time in message.step_times),
+        step_times=_step_times(message),
         overlaps_rounds=message.overlaps_rounds,
         propose_times=tuple((decode_tree_shape(time.shape), time.sessions, time.ms) for time in message.propose_times),
     )
+
+
+def _step_times(message: common_pb2.ServiceInfo) -> tuple[tuple[int, float], ...]:
+    times = tuple((time.rows, time.ms) for time in message.step_times)
+    ascend = all(before < after for (before, _), (after, _) in pairwise(times))
+    if not (ascend and all(math.isfinite(ms) and ms > 0 for _, ms in times)):
+        raise WireError(f"step times {times}: their rows must ascend, and their ms be finite and above 0")
+    return times
 
 
 def decode_target_load(message: target_pb2.LoadReport) -> TargetLoad:

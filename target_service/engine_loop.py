@@ -23,6 +23,7 @@ BUSY_WAIT_S = 0.0002  # between looks at a step under way, while the other half'
 # H200 at the 8B shape. So the news waits until they have left.
 HEAD_START_S = 0.0003
 
+LONGEST_LOOK_S = 0.001  # between looks at a step under way that may be over sooner than expected
 # A step is launched so long before the one before it is expected to be over: launches, and the error of the guess.
 _LEAD = 2.0
 _LEAD_S = 0.0003
@@ -66,6 +67,7 @@ class EngineLoop:
         self._waiting_since_s: float | None = None  # for trees alone
         self._tree_wait = TreeWait(parts.times)
         self._launching_s = 0.001  # planning and launching a step; averaged
+        self._pace = 1.0  # of the device in plain steps, prompts' too, over the warm-up; averaged
 
     def run(self) -> None:
         """Turns until a Stopped event; then the other ranks end as well."""
@@ -118,7 +120,7 @@ class EngineLoop:
     def _follow_s(self) -> float:
         """When the step behind the one under way is to be launched, for it to be there when that is over."""
         began_s = max(self._flights.launched_s, self._over_s)
-        step_s = self._parts.times.expect(self._flights.num_rows) / 1e3
+        step_s = self._pace * self._parts.times.at_warm_up(self._flights.num_rows) / 1e3
         return began_s + step_s - _LEAD * self._launching_s - _LEAD_S
 
     def _schedule(self, now_s: float) -> Schedule:
@@ -156,7 +158,7 @@ class EngineLoop:
             return BUSY_WAIT_S
         if self._waits_to_follow:
             self._tell()
-            return max(0.0, self._follow_s - self._clock())
+            return min(max(0.0, self._follow_s - self._clock()), LONGEST_LOOK_S)
         self._land()
         if self._parts.runner.is_asynchronous and not self._flights:
             return 0.0
@@ -190,6 +192,10 @@ class EngineLoop:
     def _land(self) -> None:
         """The first step under way becomes known: it is committed, and the drafts are asked for what follows."""
         flight, result = self._flights.land()
+        if flight.planned.is_plain:
+            device_ms = result.forward_ms + result.sample_ms
+            pace = device_ms / self._parts.times.at_warm_up(flight.planned.plan.num_rows)
+            self._pace += _SMOOTHING * (pace - self._pace)
         self._has_looked = False
         self._step = flight.number
         decided = self._committer.commit(flight.planned, result.walk, step=flight.number, shapes=flight.shapes)

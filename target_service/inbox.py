@@ -34,7 +34,7 @@ _MAY_END_REQUESTS = (Cancelled, StreamClosed, DrainEnded, Stopped)
 
 class Inbox:
     """Engine thread only. While a step is under way, what may end a request of it waits, and with it all that came
-    later: pages and rows of the table are given back between two steps alone."""
+    later: so what comes from outside ends requests between two steps alone."""
 
     def __init__(
         self, mailbox: Mailbox[Event], requests: RequestDesk, drafts: DraftDesk, *, clock: Callable[[], float]

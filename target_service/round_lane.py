@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,7 +105,8 @@ class RoundLane:
         return waiting
 
     def ended(self, error: Exception) -> None:
-        self._event_loop.call_soon_threadsafe(self._on_end, error)
+        with contextlib.suppress(RuntimeError):  # the service ends, and its event loop is closed
+            self._event_loop.call_soon_threadsafe(self._on_end, error)
 
     def _on_end(self, error: Exception) -> None:
         if not self._loss.done():

@@ -62,7 +62,7 @@ class Moment:
     num_decoding: int
     join_rounds: bool = False  # prompts and undrafted requests join the step of the trees that are on their way
     is_split: bool = False  # trees of the two halves are verified apart
-    is_busy: bool = False  # a step is under way: another is launched behind it only for the trees of the other half
+    is_busy: bool = False  # a step is under way: behind it go trees of the other half, or ``schedule_ahead``'s
 
 
 def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> Schedule:

@@ -156,7 +156,7 @@ def test_pools_of_odd_bytes_move_too(ops: TritonOps) -> None:
 
 
 def test_logits_are_fp32_and_empty_steps_are_fine(ops: TritonOps) -> None:
-    x, weight = _random(5, 64, dtype=torch.bfloat16), _random(40, 64, dtype=torch.bfloat16)
+    x, weight = _random(5, 64, dtype=HALF), _random(40, 64, dtype=HALF)
     got = ops.logits(x.to(ops.device), weight.to(ops.device))
     assert got.dtype == torch.float32
     tolerance = 2**-7 if ops.device.type == "cpu" else 1e-5

@@ -15,6 +15,7 @@ from router.cost_model import CostModel
 from router.cost_tables import ProposeTable
 from router.plan_rows import PlannerSettings
 from router.shape_menu import ShapeMenu
+from router.step_costs import Batch
 
 CHAIN, TREE = TreeShape(3, 1, 4), TreeShape(5, 4, 16)
 MENU = ShapeMenu((CHAIN, TREE))
@@ -151,6 +152,19 @@ def test_trees_that_always_come_after_their_deadline_turn_speculation_off() -> N
         if rig.now_s > 2:
             waited_ms, spent_ms = waited_ms + wait_ms, spent_ms + STEPS.at_one(8) + wait_ms
     assert 0 < waited_ms < 0.04 * spent_ms, "it is tried now and then, and costs next to nothing"
+
+
+def test_a_prompts_last_part_says_nothing_of_steps_beside_a_draft() -> None:
+    costs = CostModel(STEPS, DRAFT, shares_host=True)
+    policy = TargetPolicy(AcceptanceModel(MENU), costs, PlannerSettings(), now_s=0.0)
+    policy.start(0, 0.0)
+    policy.take_rounds([RoundReport(0, TREE, 2, False)])
+    policy.take_step(StepReport(8, 128, 0, 8, 8, 1600, STEPS.at_one(128), 3.0), 1.0)
+    beside = Batch(4.0, 800.0, 4.0, beside_ms=2.0)
+    before = float(costs.step_ms(np.array([64.0]), beside)[0])
+    for number in range(50):  # eight whose prompts end in the step: decoding from then on, and verified nothing in it
+        policy.take_step(StepReport(8, 400, 400, 0, 0, 0, 3 * STEPS.at_one(400), 0.0), 1.02 + number / 1e3)
+    assert float(costs.step_ms(np.array([64.0]), beside)[0]) == before
 
 
 def test_it_begins_with_the_default_where_the_calibration_promises_little_more() -> None:

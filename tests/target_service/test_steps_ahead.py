@@ -4,7 +4,9 @@ told so of the CPU."""
 import pytest
 
 from paceline.types import FinishReason, SamplingParams, TreeShape
+from target_service.engine_loop import LONGEST_LOOK_S
 from target_service.events import Cancelled, SpeculationUpdated
+from target_service.step_runner import PendingStep
 from tests.support.tiny_target import STREAM, DrivenLoop, always, off, random_prompt
 
 TREE = TreeShape(3, 2, 6)
@@ -136,3 +138,19 @@ def test_a_request_that_begins_to_speculate_is_asked_after_the_steps_under_way(m
         head_draft.serve()
     assert output.tokens == wanted
     assert output.finish.stats.speculative_rounds > 5
+
+
+def test_a_step_that_is_over_sooner_than_expected_is_not_slept_through(loop, monkeypatch):
+    is_over = False
+    monkeypatch.setattr(PendingStep, "is_over", lambda step: is_over)
+    monkeypatch.setattr(loop.parts.times, "at_warm_up", lambda num_rows: 50.0)
+    output = loop.submit(1, PROMPTS[0], params=SAMPLED)
+    for _ in range(3):  # the clock stands still: the end that is expected does not come
+        assert 0 < loop.turn() <= LONGEST_LOOK_S
+    assert not output.tokens
+    is_over = True
+    loop.turn()
+    loop.turn()
+    assert output.tokens
+    loop.run()
+    loop.check_all_pages_free()
