@@ -40,7 +40,8 @@ class TargetMetrics:
         self._rounds = counter("paceline_target_rounds", "Verify rounds, one-node rounds included.")
         self._late_rounds = counter("paceline_target_late_rounds", "Rounds whose tree did not come in time.")
         self._overlapped = counter(
-            "paceline_target_overlapped_steps", "Steps beside which another was under way: rounds in halves."
+            "paceline_target_overlapped_steps",
+            "Steps beside which another was under way: rounds in halves; plain steps that run ahead are not counted.",
         )
         self._trees = counter("paceline_target_trees", "Trees that arrived, by what became of them.", ("verdict",))
         self._losses = counter("paceline_target_draft_losses", "Connections to drafts lost.", ("draft", "reason"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import socket
 import threading
 import time
@@ -59,7 +60,10 @@ def test_events_come_in_order_and_an_empty_mailbox_gives_none_in_time() -> None:
 
 
 @pytest.mark.parametrize("how", ["put", "source", "watch"])
-def test_a_thread_that_waits_is_woken(how: str) -> None:
+def test_a_thread_that_waits_is_woken(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_waiting = threading.Event()
+    wait = select.select
+    monkeypatch.setattr(select, "select", lambda *args: (is_waiting.set(), wait(*args))[1])
     mailbox = Mailbox[bytes]()
     source = Words(mailbox)
     if how == "source":
@@ -72,6 +76,7 @@ def test_a_thread_that_waits_is_woken(how: str) -> None:
         "source": lambda: source.theirs.send(b"word"),
         "watch": lambda: (source.theirs.send(b"word"), mailbox.watch(source)),
     }
+    assert is_waiting.wait(WAIT_S)
     wake[how]()
     thread.join(WAIT_S)
     assert got == [b"word"]
