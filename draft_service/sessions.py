@@ -18,7 +18,7 @@ from engine.pages import OutOfPagesError, PageAllocator, PageTable
 from paceline.tracing import Span, Tracer
 from paceline.types import MAX_SCRATCH_NODES
 
-_FEW_SESSIONS = 8  # up to here they are looked at one by one: 5 us and not 20 for one
+_FEW_SESSIONS = 8  # up to here one by one: 5 us and not 20 for one (AMD EPYC, bench.host_draft)
 
 
 class SessionTable:

@@ -11,7 +11,7 @@ from engine.pages import slots_at
 
 
 class Growers(NamedTuple):
-    """Sessions that are to get trees. Columns [g]."""
+    """Columns [g]."""
 
     places: np.ndarray  # int64: of their last hidden states
     roots: np.ndarray  # int32: tokens

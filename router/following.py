@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-_IDLE_S = 0.25  # without an ask, after which a draft on the target's own host lets go
+# Without an ask, after which a draft on the target's own host lets go; after more, a burst's first requests were followed
+# in vain.
+_IDLE_S = 0.25
 
 
 class Following:

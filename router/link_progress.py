@@ -1,4 +1,4 @@
-"""Progress: what clients wait for in a target's messages, brought to their requests."""
+"""LinkProgress: what clients wait for in a target's messages, brought to their requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Progress:
+class LinkProgress:
     """Tokens, rounds and ends of the requests on one link. Those of a request that has left are passed over."""
 
     def __init__(self, link: TargetLink, flights: Flights, listener: TargetListener) -> None:

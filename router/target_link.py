@@ -20,7 +20,7 @@ from router.backoff import Backoff
 from router.credits import CreditLedger
 from router.flights import Flights
 from router.link_listener import TargetListener
-from router.link_progress import Progress
+from router.link_progress import LinkProgress
 from router.link_writer import ServeCall, ServeOutbox, write_all
 from router.live_request import Flight, LiveRequest
 from router.peer import PeerInfo, TargetLoad
@@ -54,7 +54,7 @@ class TargetLink:
         self._timeout_s = timeout_s
         self._plumbing = plumbing
         self._flights = Flights(on_empty=self._check_over)
-        self._progress = Progress(self, self._flights, listener)
+        self._progress = LinkProgress(self, self._flights, listener)
         self._outbox = ServeOutbox()
         self._heard_at = 0.0
         self._hung = False
