@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-# Without an ask, after which a draft on the target's own host lets go; after more, a burst's first requests were followed
-# in vain.
+# Without an ask, after which a draft on the target's own host lets go: soon, for a burst's first requests are followed
+# for nothing.
 _IDLE_S = 0.25
 
 
