@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -45,6 +46,7 @@ class Stream:
         self.policies: asyncio.Queue[target_pb2.BatchPolicy] = asyncio.Queue()
         self.updates: asyncio.Queue[dict[int, target_pb2.SpeculationDecision]] = asyncio.Queue()
         self.hello = target_pb2.ServeHello()
+        self._submissions: deque[target_pb2.Submission] = deque()
         self.out: asyncio.Queue[target_pb2.ServeResponse | None] = asyncio.Queue()
         self.granted = target_pb2.Credits(slots=target.slots, pages=target.pages)
 
@@ -76,8 +78,10 @@ class Stream:
         return await soon(self.submits.get())
 
     async def next_submission(self) -> target_pb2.Submission:
-        (submission,) = await self.next_submit()
-        return submission
+        """One at a time, however they were grouped."""
+        if not self._submissions:
+            self._submissions += await self.next_submit()
+        return self._submissions.popleft()
 
 
 class ScriptedTarget(target_pb2_grpc.TargetServiceServicer):
