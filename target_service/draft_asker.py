@@ -81,14 +81,9 @@ class DraftAsker:
 
     def take_orders(self) -> dict[str, DraftOrders]:
         """What each link is to send at once, in the order open, extend, release. A new address wants a link."""
-        extends = self._rows.take_ready()
-        orders = self._desk.take_orders()
-        for address, extend in extends.items():
-            part = orders.get(address)
-            if part is None:
-                part = orders[address] = DraftOrders(self._desk.drafts[address].epoch)
-            part.extend = extend
-        return orders
+        for address, extend in self._rows.take_ready().items():
+            self._desk.orders_of(address).extend = extend
+        return self._desk.take_orders()
 
     def take_late_orders(self) -> dict[str, DraftOrders]:
         """What each link is to send after that: rows that were read from the pool. Waits for the read."""

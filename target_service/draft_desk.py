@@ -57,6 +57,10 @@ class DraftDesk:
         """The sessions that each link is to open and to release. A new address wants a link."""
         return self._orders.take()
 
+    def orders_of(self, address: str) -> DraftOrders:
+        """What gathers for a link."""
+        return self._orders.of(address, self.drafts[address].epoch)
+
     def follow(self, seq: Sequence) -> None:
         """To be called when a request begins and when its decision changes; ``leave`` ends it."""
         address = seq.decision.draft
@@ -79,13 +83,13 @@ class DraftDesk:
         state = self.drafts.get(address)
         if state is None:
             state = self.drafts[address] = DraftState()
-            self._orders_of(address)
+            self.orders_of(address)
         if not state.connected or state.draining or now_s < state.open_after_s:
             return None
         self._last_session += 1
         session = seq.draft = DraftSession(address, session=self._last_session, epoch=state.epoch)
         state.sessions[session.session] = seq
-        self._orders_of(address).opens.append(OpenOrder(session.session, seq.limit, seq.params, seq.span.traceparent))
+        self.orders_of(address).opens.append(OpenOrder(session.session, seq.limit, seq.params, seq.span.traceparent))
         return session
 
     def loads(self) -> list[DraftLoad]:
@@ -201,7 +205,7 @@ class DraftDesk:
             silent = now_s - state.heard_at_s > self._timeout_s
             late_sync = state.sync_inflight > 0 and now_s - state.synced_at_s > self._timeout_s
             if silent and (late_sync or state.overdue(now_s - self._timeout_s)):
-                self._orders_of(address).reset = f"no answer for {self._timeout_s:g} s"
+                self.orders_of(address).reset = f"no answer for {self._timeout_s:g} s"
                 self._drop_sessions(state)
                 state.lose()
             else:
@@ -242,12 +246,9 @@ class DraftDesk:
         session = seq.draft
         assert session is not None
         self._forget(seq)
-        self._orders_of(session.address).releases.append(session.session)
+        self.orders_of(session.address).releases.append(session.session)
 
     def _forget(self, seq: Sequence) -> None:
         session, seq.draft = seq.draft, None
         assert session is not None
         self.drafts[session.address].sessions.pop(session.session, None)
-
-    def _orders_of(self, address: str) -> DraftOrders:
-        return self._orders.of(address, self.drafts[address].epoch)

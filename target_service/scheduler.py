@@ -87,7 +87,7 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> S
     for seq in sequences:
         session = seq.draft
         if seq.is_running:
-            if session is not None and seq.decision.shape_for(moment.num_decoding) is not None:
+            if _speculates(seq, moment):
                 open_halves.add(seq.half)
             continue
         if not seq.is_decoding:
@@ -138,7 +138,7 @@ def schedule_ahead(sequences: Iterable[Sequence], limits: Limits, moment: Moment
     prompts: list[Sequence] = []
     for seq in sequences:
         planned_len = seq.planned_len
-        speculates = seq.draft is not None and seq.decision.shape_for(moment.num_decoding) is not None
+        speculates = _speculates(seq, moment)
         if planned_len < seq.prefill_len:
             prompts.append(seq)
         elif speculates and seq.is_decoding:
@@ -151,6 +151,11 @@ def schedule_ahead(sequences: Iterable[Sequence], limits: Limits, moment: Moment
         plain = sorted(plain, key=lambda seq: seq.last_step)[: limits.max_rows]
     spare = limits.max_rows - len(plain)
     return Schedule([], [], plain, _chunks(prompts, min(spare, limits.chunked_prefill_size)), is_ahead=True)
+
+
+def _speculates(seq: Sequence, moment: Moment) -> bool:
+    """Once its prompt is done it is to have a tree, and there is a draft for it."""
+    return seq.draft is not None and seq.decision.shape_for(moment.num_decoding) is not None
 
 
 def _whole_half(ready: list[Sequence], open_halves: set[int]) -> list[Sequence]:

@@ -29,6 +29,7 @@ from tests.support.tiny_draft import (
     random_prompt,
     save_tiny_draft,
 )
+from tests.support.triton_devices import INTERPRETED
 
 PAGE_SIZE, NUM_PAGES = 4, 400
 LIMITS = DrafterLimits(max_rows=48, max_sessions=9)
@@ -44,7 +45,6 @@ PARAMS = [
     replace(SAMPLED, num_steps=3, eagle_topk=1, num_draft_tokens=4),
     replace(GREEDY, num_steps=9, eagle_topk=8, num_draft_tokens=64),
 ]
-INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="triton compiles for the GPU here")
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,8 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed here")
 from kernels.triton_ops.linear import MAX_ROWS, SkinnyLinear, SkinnyPlan, SkinnyTile, plan_skinny
+from tests.support.triton_devices import DEVICES, HALF
 
-DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="triton compiles for the GPU here")),
-    pytest.param("cuda", marks=pytest.mark.gpu),
-]
-HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # interpreted, Triton truncates to bf16
 SMALL = SkinnyTile(block_out=64, block_k=32, num_stages=2)
 
 

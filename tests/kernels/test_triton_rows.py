@@ -10,13 +10,8 @@ from kernels.reference.ops import ReferenceOps
 
 pytest.importorskip("triton", reason="triton is not installed here")
 from kernels.triton_ops.ops import TritonOps
+from tests.support.triton_devices import DEVICES, HALF
 
-DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="triton compiles for the GPU here")),
-    pytest.param("cuda", marks=pytest.mark.gpu),
-]
-# Interpreted, Triton truncates where it would round to bf16; to fp16 it rounds.
-HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16
 DTYPES = [HALF, torch.float32]
 SHAPES = [(1, 576), (3, 1), (7, 33), (5, 101)]
 ONE_ULP = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 3e-6}

@@ -7,15 +7,12 @@ import torch
 from torch.nn import functional
 
 import training.soft_loss
+from tests.support.triton_devices import DEVICES
 from training.draft_vocabulary import DraftVocabulary
 from training.loss_rows import SoftTargets, TargetTables, TorchRows, TritonRows
 from training.soft_loss import soft_loss
 
 N, HIDDEN, VOCAB = 11, 6, 9
-DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="triton compiles for the GPU here")),
-    pytest.param("cuda", marks=pytest.mark.gpu),
-]
 
 
 def test_loss_gradients_and_best_ids_are_torchs_whatever_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
