@@ -29,12 +29,12 @@ from paceline.tree import MAX_NODES
 from paceline.types import Rung, SamplingParams, SpeculationDecision, TreeShape
 from target_service.codec import encode_batch
 from target_service.config import TargetConfig
-from target_service.draft_codec import encode_sync
 from target_service.draft_orders import DraftOrders, SyncOrder
 from target_service.emission import Emission
 from target_service.engine_loop import EngineLoop
 from target_service.events import Event, LinkUp, RowsSynced, SessionCode, StreamOpened, Submitted
 from target_service.loop_parts import Outlets
+from target_service.order_codec import encode_sync
 from target_service.request import Request, RequestKey, cost_of
 from target_service.service import make_parts
 
@@ -128,7 +128,7 @@ class HostRun:
 
     def _take_orders(self, orders: dict[str, DraftOrders]) -> bool:
         part = orders[DRAFT_LINK.draft]
-        self._num_asked += bool(part.opens or part.releases or part.extend is not None)
+        self._num_asked += bool(part.opens or part.releases or part.asks is not None)
         rest = self._lanes.send(orders)
         self._asked_s.append(time.thread_time())
         for left in rest.values():

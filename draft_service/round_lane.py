@@ -116,9 +116,9 @@ class RoundLane:
         self._used[self._number] = self
         self._stream.post(event)
 
-    def encode(self, item: StreamReplies | WaitingReplies) -> bytes:
+    def encode(self, item: StreamReplies | WaitingReplies) -> tuple[bytes]:
         replies = item.take() if isinstance(item, WaitingReplies) else item
-        return encode_replies(replies, self._terms.incarnation).SerializeToString()
+        return (encode_replies(replies, self._terms.incarnation).SerializeToString(),)
 
     def merge(
         self, waiting: StreamReplies | WaitingReplies | None, item: StreamReplies | WaitingReplies

@@ -12,6 +12,7 @@ from paceline.errors import UnavailableError, WireError
 from paceline.rpc import MAX_MESSAGE_BYTES
 
 _LENGTH = struct.Struct(">I")
+_NOTHING = memoryview(b"")
 _BUFFER_BYTES = 64 * 1024  # most rounds come with one call of the kernel, length and all
 _KEEPALIVE_S = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5}  # as gRPC's: what sits between must not forget an idle lane
 
@@ -69,21 +70,23 @@ class FrameSocket:
             if not self._long:
                 return
 
-    def send_now(self, payload: bytes) -> memoryview:
+    def send_now(self, *payload: bytes | memoryview) -> memoryview:
         """Sends as much of a frame as the kernel takes at once. Returns the rest, for ``send``; empty: there is none.
 
-        Raises UnavailableError where the connection is over.
+        payload: in parts, of bytes; they are free again when this returns. Raises UnavailableError where the connection
+        is over.
         """
-        length = _LENGTH.pack(len(payload))
+        num_bytes = sum(map(len, payload))
+        parts = (_LENGTH.pack(num_bytes), *payload)
         try:
-            num_taken = self._sock.sendmsg((length, payload), (), socket.MSG_DONTWAIT)
+            num_taken = self._sock.sendmsg(parts, (), socket.MSG_DONTWAIT)
         except BlockingIOError:
             num_taken = 0
         except OSError as error:
             raise _over(error) from error
-        if num_taken < len(length):
-            return memoryview(length[num_taken:] + payload)
-        return memoryview(payload)[num_taken - len(length) :]
+        if num_taken == _LENGTH.size + num_bytes:
+            return _NOTHING
+        return memoryview(b"".join(parts))[num_taken:]
 
     def send(self, rest: memoryview | bytes) -> None:
         """Waits until the kernel has taken it. Raises UnavailableError where the connection is over."""

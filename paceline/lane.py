@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from paceline.errors import CapacityError, UnavailableError
@@ -26,8 +26,8 @@ class LaneUser(Protocol[EventT, ItemT]):
     def deliver(self, event: EventT) -> None:
         """Likewise: puts it into the mailbox. Never called once the lane's ``close`` has returned."""
 
-    def encode(self, item: ItemT) -> bytes:
-        """On the thread that sends, or on the lane's writing thread."""
+    def encode(self, item: ItemT) -> Sequence[bytes | memoryview]:
+        """A payload, in parts. On the thread that sends, or on the lane's writing thread."""
 
     def merge(self, waiting: ItemT | None, item: ItemT) -> ItemT:
         """What is to be sent of both, when the kernel takes something again; waiting may be changed and returned.
@@ -105,13 +105,13 @@ class Lane(Generic[EventT, ItemT]):
             if self._is_closed:
                 return
             try:
-                rest = self._frames.send_now(payload)
+                rest = self._frames.send_now(*payload)
             except UnavailableError as error:
                 self._fail(error)
                 return
             if rest:
                 self._hand_over(rest)
-        self._count.note_sent(len(payload))
+        self._count.note_sent(sum(map(len, payload)))
 
     def close(self) -> None:
         """Ends the lane; its thread and its socket go by themselves. From any thread, as often as one likes."""
@@ -140,8 +140,8 @@ class Lane(Generic[EventT, ItemT]):
                 self._frames.send(rest)
                 while (item := self._take_waiting()) is not None:
                     payload = self._user.encode(item)
-                    self._frames.send(self._frames.send_now(payload))
-                    self._count.note_sent(len(payload))
+                    self._frames.send(self._frames.send_now(*payload))
+                    self._count.note_sent(sum(map(len, payload)))
         except Exception as error:  # noqa: BLE001 - likewise
             with self._lock:
                 self._fail(error)

@@ -18,6 +18,7 @@ _DTYPES = {
     common_pb2.DTYPE_INT64: "int64",
     common_pb2.DTYPE_UINT64: "uint64",
 }
+_BYTES = 2  # wire type
 _DTYPE_CODES = {name: code for code, name in _DTYPES.items()}
 
 
@@ -30,7 +31,22 @@ def decode_tensor(message: common_pb2.Tensor, data: bytes | None = None) -> RawT
 
 
 def encode_tensor(tensor: RawTensor) -> common_pb2.Tensor:
-    return common_pb2.Tensor(dtype=_DTYPE_CODES[tensor.dtype], shape=tensor.shape, data=tensor.data)
+    return common_pb2.Tensor(dtype=_DTYPE_CODES[tensor.dtype], shape=tensor.shape, data=bytes(tensor.data))
+
+
+def encode_tensor_head(tensor: RawTensor) -> bytes:
+    """The message without its data."""
+    return common_pb2.Tensor(dtype=_DTYPE_CODES[tensor.dtype], shape=tensor.shape).SerializeToString()
+
+
+def field_head(number: int, size: int) -> bytes:
+    """What goes before so many bytes of a field of bytes, or of a message. number: up to 15."""
+    head = bytearray((number << 3 | _BYTES,))
+    while size > 0x7F:
+        head.append(size & 0x7F | 0x80)
+        size >>= 7
+    head.append(size)
+    return bytes(head)
 
 
 def encode_array(array: np.ndarray) -> common_pb2.Tensor:
@@ -72,7 +88,7 @@ def fill_extend(message: verify_pb2.ExtendInput, columns: ExtendColumns, incarna
     message.accept_length.extend([max(count - 1, 0) for count in num_tokens])
     message.hidden_states.dtype = _DTYPE_CODES[columns.hidden_states.dtype]
     message.hidden_states.shape.extend(columns.hidden_states.shape)
-    message.hidden_states.data = columns.hidden_states.data
+    message.hidden_states.data = bytes(columns.hidden_states.data)
     message.num_tokens_per_req.extend(num_tokens)
     message.num_tokens_for_logprob_per_req.extend(columns.propose.astype(np.int64).tolist())
     message.num_steps.extend(columns.num_steps.tolist())

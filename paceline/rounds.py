@@ -18,7 +18,7 @@ class RawTensor:
 
     dtype: str  # a key of ITEM_SIZES
     shape: tuple[int, ...]
-    data: bytes
+    data: bytes | memoryview
 
     def __post_init__(self) -> None:
         if self.dtype not in ITEM_SIZES:

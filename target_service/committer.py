@@ -161,10 +161,10 @@ def _note_paths(planned: PlannedStep, walk: WalkResult, *, starts: np.ndarray, s
     first_nodes = planned.plan.trees.node_indptr[: num_speculating + 1].tolist()
     roots = planned.plan.trees.positions
     begins, lengths = starts[:num_speculating].tolist(), walk.accept_length[:num_speculating].tolist()
+    indices = walk.accepted_indices.tolist()
     for number, (seq, start, length) in enumerate(zip(planned.seqs, begins, lengths, strict=False)):
         base = roots.item(first_nodes[number])
-        rows = walk.accepted_indices[start : start + length + 1]
-        seq.path = StepPath(step, base, rows, stop_row=first_nodes[number + 1])
+        seq.path = StepPath(step, base, indices[start : start + length + 1], first_nodes[number + 1])
 
 
 def _moves(table: SequenceTable, path: np.ndarray, tokens: _Tokens) -> Moves:

@@ -81,8 +81,8 @@ class DraftAsker:
 
     def take_orders(self) -> dict[str, DraftOrders]:
         """What each link is to send at once, in the order open, extend, release. A new address wants a link."""
-        for address, extend in self._rows.take_ready().items():
-            self._desk.orders_of(address).extend = extend
+        for address, asks in self._rows.take_ready().items():
+            self._desk.orders_of(address).asks = asks
         return self._desk.take_orders()
 
     def take_late_orders(self) -> dict[str, DraftOrders]:

@@ -1,18 +1,14 @@
-"""A draft's messages to events and orders to messages. All that a draft can get wrong is found here."""
+"""A draft's messages to events. All that a draft can get wrong is found here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
-from paceline.codec import encode_sampling_params
 from paceline.errors import WireError
-from paceline.round_codec import decode_verify, encode_tensor, fill_extend
-from paceline.rounds import ExtendColumns, RawTensor
+from paceline.round_codec import decode_verify
 from paceline.v1 import draft_pb2, verify_pb2
-from target_service.draft_orders import DraftOrders, SyncOrder
 from target_service.draft_session import ArrivedTree
 from target_service.events import (
     Event,
@@ -83,33 +79,6 @@ def decode_greeting(message: draft_pb2.SpeculateResponse) -> Greeting:
     return Greeting(message.info.incarnation, None if lane is None else LaneOffer(lane.port, lane.token))
 
 
-def encode_orders(orders: list[DraftOrders], incarnation: int) -> draft_pb2.SpeculateRequest | None:
-    """The orders of one or more steps as one message; None where there is nothing to say by Speculate."""
-    message = draft_pb2.SpeculateRequest()
-    for part in orders:
-        for order in part.opens:
-            message.open.add(
-                session=order.session,
-                max_len=order.max_len,
-                sampling_params=encode_sampling_params(order.params),
-                traceparent=order.traceparent,
-            )
-        message.release.extend(part.releases)
-    extends = [part.extend for part in orders if part.extend is not None]
-    if extends:
-        fill_extend(message.extend, _join(extends), incarnation)
-    return message if extends or message.open or message.release else None
-
-
-def encode_sync(order: SyncOrder) -> draft_pb2.SyncRequest:
-    return draft_pb2.SyncRequest(
-        session=order.session,
-        base_committed_len=order.base_committed_len,
-        verified_id=order.verified_id.tolist(),
-        hidden_states=encode_tensor(order.hidden_states),
-    )
-
-
 def decode_trees(message: verify_pb2.VerifyInput, vocab_size: int, *, at: LinkEpoch) -> TreesArrived:
     """Raises WireError for columns or trees that make no sense, or a token outside the vocabulary."""
     columns = decode_verify(message)
@@ -142,14 +111,3 @@ def _code(number: int) -> SessionCode:
     if code is None:
         raise WireError(f"{number} is no session code")
     return code
-
-
-def _join(extends: list[ExtendColumns]) -> ExtendColumns:
-    if len(extends) == 1:
-        return extends[0]
-    hidden = [extend.hidden_states for extend in extends]
-    rows = sum(part.shape[0] for part in hidden)
-    names = [name for name in ExtendColumns.__dataclass_fields__ if name != "hidden_states"]
-    columns = {name: np.concatenate([getattr(extend, name) for extend in extends]) for name in names}
-    joined = RawTensor(hidden[0].dtype, (rows, hidden[0].shape[1]), b"".join(part.data for part in hidden))
-    return ExtendColumns(**columns, hidden_states=joined)

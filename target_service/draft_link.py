@@ -12,12 +12,13 @@ import grpc
 
 from paceline.errors import WireError
 from paceline.v1 import draft_pb2, draft_pb2_grpc
-from target_service.draft_codec import Greeting, RoundReader, decode_greeting, decode_synced, encode_orders, encode_sync
+from target_service.draft_codec import Greeting, RoundReader, decode_greeting, decode_synced
 from target_service.draft_orders import DraftOrders, SyncOrder
 from target_service.events import LinkDown, LinkEpoch, LinkGone, LinkUp, LossReason
 from target_service.lane_keeper import LaneKeeper
 from target_service.link_home import LinkHome
 from target_service.link_loss import LinkLostError, first_failure, guard, message_of
+from target_service.order_codec import encode_orders, encode_sync
 
 HELLO_TIMEOUT_S = 5.0
 FIRST_RETRY_S = 0.1

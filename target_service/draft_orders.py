@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.rounds import ExtendColumns, RawTensor
+from paceline.rounds import RawTensor
 from paceline.types import SamplingParams
+from target_service.asks import Asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class DraftOrders:
     epoch: int
     opens: list[OpenOrder] = field(default_factory=list)
     releases: list[int] = field(default_factory=list)
-    extend: ExtendColumns | None = None
+    asks: Asks | None = None
     syncs: list[SyncOrder] = field(default_factory=list)
     reset: str = ""  # why the connection is to be given up; "" = keep it
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.rounds import ExtendColumns, RawTensor
+from paceline.rounds import RawTensor
 from paceline.types import TreeShape
+from target_service.asks import Asks
 from target_service.draft_orders import DraftOrders, SyncOrder
 from target_service.draft_session import DraftSession
 from target_service.feature_rows import FeatureRows
@@ -17,35 +18,6 @@ from target_service.sequence import Sequence
 MAX_RIDING_ROWS = 64  # rows that go along with an ask; more would delay every tree of the message
 FLUSH_ROWS = 32  # rows that gather before an undrafted request flushes them
 MAX_SYNC_BYTES = (1 << 20) - (1 << 12)  # of features in one Sync message, so that it stays below 1 MB with its ids
-
-
-@dataclass(slots=True)
-class _Asks:
-    """The sessions of one link that ask, as columns."""
-
-    session: list[int] = field(default_factory=list)
-    round: list[int] = field(default_factory=list)
-    base_committed_len: list[int] = field(default_factory=list)
-    shapes: list[TreeShape] = field(default_factory=list)
-    verified_id: list[np.ndarray] = field(default_factory=list)
-    rows: list[np.ndarray] = field(default_factory=list)  # of the step, or slots of the pool
-
-    def columns(self, features: RawTensor) -> ExtendColumns:
-        numbers = [(s.num_steps, s.eagle_topk, s.num_draft_tokens, s.min_path_permille) for s in self.shapes]
-        shapes = np.array(numbers, np.int64)
-        return ExtendColumns(
-            session=np.array(self.session, np.uint64),
-            round=np.array(self.round, np.int64),
-            base_committed_len=np.array(self.base_committed_len, np.int64),
-            num_tokens=np.array([len(rows) for rows in self.rows], np.int64),
-            propose=np.ones(len(self.session), np.bool_),
-            num_steps=shapes[:, 0],
-            eagle_topk=shapes[:, 1],
-            num_draft_tokens=shapes[:, 2],
-            min_path_permille=shapes[:, 3],
-            verified_id=np.concatenate(self.verified_id),
-            hidden_states=features,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +31,24 @@ class _Sync:
 
 
 @dataclass(slots=True)
+class _Ready:
+    """What one link is asked, with rows of the last step."""
+
+    asks: Asks = field(default_factory=Asks)
+    rows: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _Late:
     """What one link gets once the pool's rows have come."""
 
     epoch: int
-    asks: _Asks = field(default_factory=_Asks)
+    asks: Asks = field(default_factory=Asks)
+    rows: list[np.ndarray] = field(default_factory=list)  # the asks': int64, slots of the pool
     syncs: list[_Sync] = field(default_factory=list)
 
     def slots(self) -> list[np.ndarray]:
-        asks = [np.concatenate(self.asks.rows)] if self.asks.rows else []
+        asks = [np.concatenate(self.rows)] if self.rows else []
         return asks + [sync.slots for sync in self.syncs]
 
 
@@ -80,7 +61,7 @@ class RowSender:
 
     def __init__(self, features: FeatureRows) -> None:
         self._features = features
-        self._ready: dict[str, _Asks] = {}
+        self._ready: dict[str, _Ready] = {}
         self._late: dict[str, _Late] = {}
         row_bytes = features.row_bytes + 5  # a token id takes up to five bytes
         self._rows_per_sync = max(1, MAX_SYNC_BYTES // row_bytes)
@@ -116,27 +97,29 @@ class RowSender:
         """The ask that the request's session has just opened, with the rows [base, asked_len). step: the last one."""
         session, path = seq.draft, seq.path
         assert session is not None
-        verified_id = seq.tokens[base + 1 : session.asked_len + 1]
         if path.step == step and path.base <= base and path.stop_row <= self._features.num_copied:
-            asks = self._ready.get(session.address) or self._ready.setdefault(session.address, _Asks())
-            rows = path.rows[base - path.base :]
+            ready = self._ready.get(session.address)
+            if ready is None:
+                ready = self._ready[session.address] = _Ready()
+            asks = ready.asks
+            ready.rows += path.rows[base - path.base :]
         else:
-            asks = self._late_of(session).asks
-            rows = seq.slots(base, session.asked_len)
-            verified_id = verified_id.copy()  # another request may have the row by then
+            late = self._late_of(session)
+            asks = late.asks
+            late.rows.append(seq.slots(base, session.asked_len))
         asks.session.append(session.session)
         asks.round.append(session.round)
         asks.base_committed_len.append(base)
+        asks.num_tokens.append(session.asked_len - base)
         asks.shapes.append(shape)
-        asks.verified_id.append(verified_id)
-        asks.rows.append(rows)
+        asks.verified_id += seq.tokens[base + 1 : session.asked_len + 1].tolist()
 
-    def take_ready(self) -> dict[str, ExtendColumns]:
+    def take_ready(self) -> dict[str, Asks]:
         """By draft, the asks whose rows are on the host."""
         ready, self._ready = self._ready, {}
-        return {
-            address: asks.columns(self._features.of_step(np.concatenate(asks.rows))) for address, asks in ready.items()
-        }
+        for part in ready.values():
+            part.asks.hidden_states = self._features.of_step(part.rows)
+        return {address: part.asks for address, part in ready.items()}
 
     def start_read(self) -> None:
         """Orders the copy of all rows that ``take_late`` is going to give. Before the next step is launched."""
@@ -162,6 +145,8 @@ class RowSender:
 
 def _orders(late: _Late, features: Iterator[RawTensor]) -> DraftOrders:
     """Takes from features what late.slots() asked for, in its order."""
-    extend = late.asks.columns(next(features)) if late.asks.rows else None
+    asks = late.asks if late.rows else None
+    if asks is not None:
+        asks.hidden_states = next(features)
     syncs = [SyncOrder(sync.session, sync.base, sync.verified_id, next(features)) for sync in late.syncs]
-    return DraftOrders(late.epoch, extend=extend, syncs=syncs)
+    return DraftOrders(late.epoch, asks=asks, syncs=syncs)

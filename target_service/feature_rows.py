@@ -56,10 +56,11 @@ class FeatureRows:
         """That step is known now: its rows are those of ``of_step``."""
         self._shown, self.num_copied = copy, num_rows
 
-    def of_step(self, rows: np.ndarray) -> RawTensor:
-        """rows: int [n], each below num_copied. Waits for the copy, which follows the step's own result."""
+    def of_step(self, rows: list[int]) -> RawTensor:
+        """rows: at least one, each below num_copied. Waits for the copy, which follows the step's own result."""
         assert self._shown is not None, "no rows of the last step were copied"
-        return self._raw(self._shown.wait()[rows])
+        gathered = self._shown.wait()[rows]
+        return RawTensor(self._dtype, (len(rows), self._pool.shape[1]), gathered.reshape(-1).data)
 
     def start_read(self, slots: np.ndarray) -> None:
         """Orders a copy of the pool's rows at slots, int64 [n]; ``finish_read`` takes it before another is started."""

@@ -15,9 +15,10 @@ from paceline.frames import frame, read_frame
 from paceline.lane import Lane
 from paceline.mailbox import Source
 from paceline.rpc_bytes import LaneBytes
-from target_service.draft_codec import LaneOffer, RoundReader, encode_orders
+from target_service.draft_codec import LaneOffer, RoundReader
 from target_service.draft_orders import DraftOrders
 from target_service.events import Event
+from target_service.order_codec import encode_frame
 
 CONNECT_TIMEOUT_S = 1.0  # for all of it; the draft is not used before
 
@@ -44,7 +45,7 @@ class RoundLanes:
         lane = self._lanes.get(address)
         if lane is None or lane.epoch != orders.epoch:
             return orders
-        if orders.opens or orders.releases or orders.extend is not None:
+        if orders.opens or orders.releases or orders.asks is not None:
             lane.send(orders)
         if not orders.syncs and not orders.reset:
             return None
@@ -93,10 +94,8 @@ class RoundLane:
         for part in event:
             self._ends.put(part)
 
-    def encode(self, item: list[DraftOrders]) -> bytes:
-        message = encode_orders(item, self._ends.incarnation)
-        assert message is not None, "orders without anything for Speculate"
-        return message.SerializeToString()
+    def encode(self, item: list[DraftOrders]) -> list[bytes | memoryview]:
+        return encode_frame(item, self._ends.incarnation)
 
     def merge(self, waiting: list[DraftOrders] | None, item: list[DraftOrders]) -> list[DraftOrders]:
         if waiting is None:

@@ -20,7 +20,7 @@ class StepPath(NamedTuple):
 
     step: int
     base: int  # committed_len before it
-    rows: np.ndarray  # int32 [n]: of the positions [base, base + n)
+    rows: list[int]  # of the positions [base, base + n)
     stop_row: int  # past all of the request's rows
 
 
@@ -76,7 +76,7 @@ class Sequence:
         self.half = 0  # that its trees belong to, 0 or 1, where rounds are split
         self.draft: DraftSession | None = None
         self.span = NO_SPAN
-        self.path = StepPath(0, 0, np.zeros(0, np.int32), 0)  # of the step that it last speculated in
+        self.path = StepPath(0, 0, [], 0)  # of the step that it last speculated in
 
     @property
     def committed_len(self) -> int:

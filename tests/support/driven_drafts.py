@@ -11,9 +11,9 @@ import torch
 from engine.drafter import Drafter, ExtendItem, ProposeParams
 from engine.pages import PageAllocator, PageTable
 from engine.wire import to_tensor
-from paceline.rounds import ExtendColumns
 from paceline.tree import DraftTree
 from paceline.types import SamplingParams, TreeShape
+from target_service.asks import Asks
 from target_service.draft_orders import DraftOrders
 from target_service.draft_session import ArrivedTree
 from target_service.events import (
@@ -121,32 +121,31 @@ class DrivenDraft:
                 self.withheld.append(acknowledged)
             else:
                 self.loop.put(acknowledged)
-        if orders.extend is not None:
-            self._extend(orders.extend)
+        if orders.asks is not None:
+            self._extend(orders.asks)
         for session in orders.releases:
             self.ended_sessions.append(session)
             self.sessions.pop(session, None)
 
-    def _extend(self, extend: ExtendColumns) -> None:
-        hidden = to_tensor(extend.hidden_states)
+    def _extend(self, asks: Asks) -> None:
+        hidden = to_tensor(asks.features())
         stop = 0
         numbers, trees = [], []
-        for i, session in enumerate(extend.session.tolist()):
-            start, stop = stop, stop + int(extend.num_tokens[i])
+        for i, session in enumerate(asks.session):
+            start, stop = stop, stop + asks.num_tokens[i]
             held = self.sessions.get(session)
             if held is None:
                 continue
-            base = int(extend.base_committed_len[i])
+            base = asks.base_committed_len[i]
             assert base == len(held.tokens), f"rows from {base} on, and the draft holds {len(held.tokens)}"
             self.asks.append((session, base, stop - start))
-            held.tokens += extend.verified_id[start:stop].tolist()
+            held.tokens += asks.verified_id[start:stop]
             held.features.append(hidden[start:stop])
             if self.silent:
                 continue
-            columns = (extend.num_steps, extend.eagle_topk, extend.num_draft_tokens, extend.min_path_permille)
-            shape = TreeShape(*(int(column[i]) for column in columns))
             numbers.append(session)
-            trees.append(ArrivedTree(int(extend.round[i]), len(held.tokens), self.propose(held, shape)))
+            tree = self.propose(held, asks.shapes[i])
+            trees.append(ArrivedTree(asks.round[i], len(held.tokens), tree))
         if numbers:
             self.loop.put(TreesArrived(self.at, numbers, trees))
 

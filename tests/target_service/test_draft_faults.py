@@ -135,11 +135,11 @@ def test_a_draft_that_answers_at_once_and_never_right_stalls_no_request(make_loo
         loop.turn()
         loop.clock.now_s += 0.01
         for orders in loop.orders[seen:]:
-            extend = orders[DRAFT].extend if DRAFT in orders else None
-            if extend is not None:
+            asks = orders[DRAFT].asks if DRAFT in orders else None
+            if asks is not None:
                 num_asks += 1
-                length = int(extend.base_committed_len[0] + extend.num_tokens[0])
-                loop.put(answer(at, int(extend.session[0]), int(extend.round[0]), length))
+                length = asks.base_committed_len[0] + asks.num_tokens[0]
+                loop.put(answer(at, asks.session[0], asks.round[0], length))
     assert output.tokens == plain
     assert num_asks
 

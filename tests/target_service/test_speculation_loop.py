@@ -117,8 +117,8 @@ def test_a_finished_request_is_verified_and_not_extended(loop, make_prophet):
     (ended,) = record.ended
     assert len(record.sessions) == 2
     assert len(record.walk.verified_id) == int((record.walk.accept_length + 1).sum())
-    extend = orders[DRAFT].extend
-    assert len(extend.session) == 1
+    asks = orders[DRAFT].asks
+    assert len(asks.session) == 1
     assert orders[DRAFT].releases == [record.sessions[ended][0]]
     draft.run()
     assert second.tokens == plain[1]

@@ -1,0 +1,84 @@
+"""Orders for a draft to messages, and to a lane's frames."""
+
+from __future__ import annotations
+
+from paceline.codec import encode_sampling_params
+from paceline.round_codec import encode_tensor, encode_tensor_head, field_head
+from paceline.v1 import common_pb2, draft_pb2, verify_pb2
+from target_service.asks import Asks, join
+from target_service.draft_orders import DraftOrders, SyncOrder
+
+_EXTEND = draft_pb2.SpeculateRequest.EXTEND_FIELD_NUMBER
+_HIDDEN_STATES = verify_pb2.ExtendInput.HIDDEN_STATES_FIELD_NUMBER
+_DATA = common_pb2.Tensor.DATA_FIELD_NUMBER
+
+
+def encode_orders(orders: list[DraftOrders], incarnation: int) -> draft_pb2.SpeculateRequest | None:
+    """The orders of one or more steps as one message; None where there is nothing to say by Speculate."""
+    frame = encode_frame(orders, incarnation)
+    return draft_pb2.SpeculateRequest.FromString(b"".join(frame)) if frame else None
+
+
+def encode_frame(orders: list[DraftOrders], incarnation: int) -> list[bytes | memoryview]:
+    """The same message as it travels, in parts, the features where they lie; empty where there is nothing to say.
+
+    The features are nearly all of a message, and in one of protobuf's they are copied twice.
+    """
+    frame: list[bytes | memoryview] = []
+    if any(part.opens or part.releases for part in orders):
+        frame.append(_changes(orders).SerializeToString())
+    asks = [part.asks for part in orders if part.asks is not None]
+    if asks:
+        frame += _extend(join(asks), incarnation)
+    return frame
+
+
+def encode_sync(order: SyncOrder) -> draft_pb2.SyncRequest:
+    return draft_pb2.SyncRequest(
+        session=order.session,
+        base_committed_len=order.base_committed_len,
+        verified_id=order.verified_id.tolist(),
+        hidden_states=encode_tensor(order.hidden_states),
+    )
+
+
+def _changes(orders: list[DraftOrders]) -> draft_pb2.SpeculateRequest:
+    """Which sessions begin and end."""
+    message = draft_pb2.SpeculateRequest()
+    for part in orders:
+        for order in part.opens:
+            message.open.add(
+                session=order.session,
+                max_len=order.max_len,
+                sampling_params=encode_sampling_params(order.params),
+                traceparent=order.traceparent,
+            )
+        message.release.extend(part.releases)
+    return message
+
+
+def _extend(asks: Asks, incarnation: int) -> tuple[bytes | memoryview, ...]:
+    """The message's field: the head of all but the features, and these."""
+    shapes, num_tokens = asks.shapes, asks.num_tokens
+    columns = verify_pb2.ExtendInput(
+        incarnation=incarnation,
+        session=asks.session,
+        round=asks.round,
+        base_committed_len=asks.base_committed_len,
+        verified_id=asks.verified_id,
+        accept_length=[count - 1 for count in num_tokens],
+        num_tokens_per_req=num_tokens,
+        num_tokens_for_logprob_per_req=[1] * len(shapes),
+        num_steps=[shape.num_steps for shape in shapes],
+        eagle_topk=[shape.eagle_topk for shape in shapes],
+        num_draft_tokens=[shape.num_draft_tokens for shape in shapes],
+    )
+    min_path_permille = [shape.min_path_permille for shape in shapes]
+    if any(min_path_permille):
+        columns.min_path_permille.extend(min_path_permille)
+    features = asks.features()
+    rest = columns.SerializeToString()
+    tensor = encode_tensor_head(features) + field_head(_DATA, len(features.data))
+    tensor = field_head(_HIDDEN_STATES, len(tensor) + len(features.data)) + tensor
+    size = len(rest) + len(tensor) + len(features.data)
+    return field_head(_EXTEND, size) + rest + tensor, features.data
