@@ -9,14 +9,19 @@ from functools import partial
 import numpy as np
 
 from kernels.ops import WalkResult
+from paceline.tree import MAX_NODES
 from paceline.types import FinishReason, TreeShape
+from target_service.flights import Flight
 from target_service.request_desk import RequestDesk
-from target_service.sequence import StepPath
 from target_service.sequence_table import Moves, SequenceTable
 from target_service.speculation_stats import AcceptanceWindow
 from target_service.step_news import AskedTrees, StepNews
+from target_service.step_paths import StepPaths
 from target_service.step_plan import PlannedStep
+from target_service.step_roots import StepRoots
 from target_service.token_columns import TokenColumns
+
+_NO_ENDS: dict[int, FinishReason] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +43,8 @@ class Decided:
     ids: np.ndarray  # int32 [sum of kept]
     ended: list[int]
     shapes: Sequence[TreeShape | None]
+    paths: StepPaths
     committed: Committed | None = None  # once it was accounted for
-
-
-@dataclass(frozen=True, slots=True)
-class _Tokens:
-    """The tokens of a walk, flat, and where they belong."""
-
-    ids: np.ndarray  # int32 [n]
-    entry: np.ndarray  # int64 [n], tree of the plan
-    rows: np.ndarray  # int64 [n], of the table
-    depth: np.ndarray  # int64 [n], of the node that each was drawn at
-    roots: np.ndarray  # int64 [n], position of the tree's root
-
-    def __getitem__(self, kept: np.ndarray) -> _Tokens:
-        return _Tokens(self.ids[kept], self.entry[kept], self.rows[kept], self.depth[kept], self.roots[kept])
 
 
 class Committer:
@@ -63,41 +55,38 @@ class Committer:
         self._table: SequenceTable = requests.table
         self._window = window
 
-    def commit(
-        self, planned: PlannedStep, walk: WalkResult, *, step: int, shapes: Sequence[TreeShape | None]
-    ) -> Decided:
-        """Every tree's root lies at the position before its first new token, that of a prompt's last row included.
-
-        A request that ends is gone when this returns. What nobody waits for is left to ``account``, which is to be
+    def commit(self, flight: Flight, walk: WalkResult) -> Decided:
+        """A request that ends is gone when this returns. What nobody waits for is left to ``account``, which is to be
         called before anything else happens to the requests. A plan's first rows are its trees, so that a node of theirs
-        and its row have the same number. shapes: of the trees that the plan's first num_speculating requests were
-        asking for at its launch; None for one that had not asked.
+        and its row have the same number.
         """
-        table, rows = self._table, planned.rows
-        trees = planned.plan.trees
-        first_nodes = trees.node_indptr[:-1]
-        base = trees.positions[first_nodes].astype(np.int64)
+        table, planned, roots = self._table, flight.planned, flight.roots
+        rows, base, ids = planned.rows, roots.base, walk.verified_id
         counts = walk.accept_length.astype(np.int64) + 1
         starts = counts.cumsum() - counts
-        entry = np.arange(len(rows)).repeat(counts)
-        depth = np.arange(len(entry)) - starts[entry]
-        tokens = _Tokens(walk.verified_id, entry, rows[entry], depth, base[entry])
-        if len(entry) > len(rows):
-            table.move_later(partial(_moves, table, walk.accepted_indices - first_nodes[entry], tokens))
-        kept, ends = self._ends(table.limit[rows] - 1 - base, counts, tokens)
-        if ends:
-            tokens = tokens[depth < kept[entry]]
-        table.tokens[tokens.rows, tokens.roots + tokens.depth + 1] = tokens.ids
+        num_tokens = len(ids)
+        if num_tokens > len(rows):
+            table.move_later(partial(_moves, planned, walk, table))
+        tokens = ids.tolist()
+        paths = StepPaths(
+            flight.number, roots.positions, roots.stop_rows, starts.tolist(), walk.accepted_indices.tolist(), tokens
+        )
+        kept, ends = counts, _NO_ENDS
+        is_near = roots.least_allowed <= MAX_NODES and bool(np.count_nonzero(counts >= roots.allowed))
+        if is_near or not roots.stop_ids.isdisjoint(tokens):
+            kept, ends = _ends(planned, roots, walk, counts=counts)
+            if ends:
+                ids = ids[np.arange(num_tokens) - starts.repeat(counts) < kept.repeat(counts)]
+                starts = kept.cumsum() - kept
+        table.tokens[rows.repeat(kept), (base + 1 - starts).repeat(kept) + np.arange(len(ids))] = ids
         table.committed_len[rows] = base + counts
-        table.last_step[rows] = step
-        if planned.num_speculating:
-            _note_paths(planned, walk, starts=starts, step=step)
+        table.last_step[rows] = flight.number
         for chunk in planned.due.chunks:
             if chunk.is_last:
                 self._requests.begin_decoding(chunk.seq)
             else:
                 chunk.seq.committed_len = chunk.stop
-        decided = Decided(planned, walk.accept_length, base, kept, tokens.ids, list(ends), shapes)
+        decided = Decided(planned, walk.accept_length, base, kept, ids, list(ends), flight.shapes, paths)
         if ends:
             self.account(decided)
             for number, reason in ends.items():
@@ -118,25 +107,6 @@ class Committer:
         table.settle_moves()
         return decided.committed
 
-    def _ends(
-        self, allowed: np.ndarray, counts: np.ndarray, tokens: _Tokens
-    ) -> tuple[np.ndarray, dict[int, FinishReason]]:
-        """How many of each tree's tokens are kept, and which requests end: at the first stop token or at the limit.
-
-        A stop token at the last allowed place is a stop. allowed: int64 [b], tokens up to the limit.
-        """
-        is_stop, is_full = self._table.stops_at(tokens.rows, tokens.ids), counts >= allowed
-        if not is_stop.any() and not is_full.any():
-            return counts, {}
-        stops, full = np.flatnonzero(is_stop), np.flatnonzero(is_full)
-        kept = np.minimum(counts, allowed)
-        ends = dict.fromkeys(full.tolist(), FinishReason.LENGTH)
-        for number, depth in zip(tokens.entry[stops].tolist(), tokens.depth[stops].tolist(), strict=True):
-            if depth < kept[number] and ends.get(number) is not FinishReason.STOP:
-                ends[number] = FinishReason.STOP
-                kept[number] = depth + 1
-        return kept, ends
-
     def _note_trees(self, decided: Decided) -> AskedTrees | None:
         """How far each tree was right; for the routers' policies with the late ones. None where no draft was asked."""
         planned, accept_length, shapes = decided.planned, decided.accept_length, decided.shapes
@@ -155,21 +125,36 @@ class Committer:
         return AskedTrees(asked, shapes_asked, num_nodes, accepted) if asked else None
 
 
-def _note_paths(planned: PlannedStep, walk: WalkResult, *, starts: np.ndarray, step: int) -> None:
-    """Which rows of the step each request that speculates has committed."""
-    num_speculating = planned.num_speculating
-    first_nodes = planned.plan.trees.node_indptr[: num_speculating + 1].tolist()
-    roots = planned.plan.trees.positions
-    begins, lengths = starts[:num_speculating].tolist(), walk.accept_length[:num_speculating].tolist()
-    indices = walk.accepted_indices.tolist()
-    for number, (seq, start, length) in enumerate(zip(planned.seqs, begins, lengths, strict=False)):
-        base = roots.item(first_nodes[number])
-        seq.path = StepPath(step, base, indices[start : start + length + 1], first_nodes[number + 1])
+def _ends(
+    planned: PlannedStep, roots: StepRoots, walk: WalkResult, *, counts: np.ndarray
+) -> tuple[np.ndarray, dict[int, FinishReason]]:
+    """How many of each tree's tokens are kept, and which requests end: at the first stop token or at the limit.
+
+    A stop token at the last allowed place is a stop. counts: int64 [b], tokens of each tree.
+    """
+    kept = np.minimum(counts, roots.allowed)
+    ends = dict.fromkeys(np.flatnonzero(counts >= roots.allowed).tolist(), FinishReason.LENGTH)
+    stop = 0
+    for number, (count, left) in enumerate(zip(counts.tolist(), kept.tolist(), strict=True)):
+        start, stop = stop, stop + count
+        stop_ids = planned.seqs[number].stop_ids
+        for depth, token in enumerate(walk.verified_id[start : start + left].tolist()):
+            if token in stop_ids:
+                ends[number] = FinishReason.STOP
+                kept[number] = depth + 1
+                break
+    return kept, ends
 
 
-def _moves(table: SequenceTable, path: np.ndarray, tokens: _Tokens) -> Moves:
-    """path: int [n], local index of the node that each token was drawn at; it belongs at its depth."""
-    moved = (path != tokens.depth).nonzero()[0]
-    rows, roots = tokens.rows[moved], tokens.roots[moved]
+def _moves(planned: PlannedStep, walk: WalkResult, table: SequenceTable) -> Moves:
+    """Of the path's nodes that do not lie at their depth, where they belong."""
+    trees, counts = planned.plan.trees, walk.accept_length + 1
+    first_nodes = trees.node_indptr[:-1]
+    entry = np.arange(len(counts)).repeat(counts)
+    depth = np.arange(len(entry)) - (counts.cumsum() - counts)[entry]
+    path = walk.accepted_indices - first_nodes[entry]
+    moved = (path != depth).nonzero()[0]
+    entry = entry[moved]
+    rows, roots = planned.rows[entry], trees.positions[first_nodes[entry]].astype(np.int64)
     src = table.slots_at(rows, roots + path[moved])
-    return Moves(rows, src, table.slots_at(rows, roots + tokens.depth[moved]))
+    return Moves(rows, src, table.slots_at(rows, roots + depth[moved]))

@@ -10,6 +10,7 @@ from target_service.draft_orders import DraftOrders
 from target_service.draft_rows import FLUSH_ROWS, MAX_RIDING_ROWS, RowSender
 from target_service.sequence import Sequence
 from target_service.shape_now import shape_now
+from target_service.step_paths import StepPaths
 
 MAX_SYNC_INFLIGHT = 8  # unacknowledged Sync messages of one link
 _HALVES_DIFFER = 1  # from the mean, at most: one that changes halves waits for the other's turn
@@ -20,7 +21,7 @@ class Asking:
     """What holds for all asks after one step."""
 
     now_s: float
-    step: int  # the last one
+    paths: StepPaths  # of the last step
     deadline_s: float  # how long a tree may take
     num_decoding: int  # requests past their prompt, by which a decision's rung is chosen
     is_split: bool = False  # trees of two halves are verified apart
@@ -73,7 +74,7 @@ class DraftAsker:
             if shape is not None and committed_len - base <= MAX_RIDING_ROWS:
                 deadline_s = asking.now_s + asking.deadline_s
                 session.ask(committed_len, shape=shape, now_s=asking.now_s, deadline_s=deadline_s)
-                rows.ask(seq, base, shape=shape, step=asking.step)
+                rows.ask(seq, base, shape=shape, paths=asking.paths)
                 asked.append(seq)
         rows.start_read()
         if asking.is_split and asked:

@@ -8,6 +8,7 @@ from target_service.draft_asker import Asking
 from target_service.draft_orders import DraftOrders
 from target_service.events import Event, RowsSynced, TreesArrived
 from target_service.loop_parts import LoopParts
+from target_service.step_paths import StepPaths
 
 _FOR_THE_NEXT_STEP = (TreesArrived, RowsSynced)  # after these the drafts are asked no sooner than after that step
 
@@ -21,6 +22,7 @@ class DraftCalls:
         self.has_sent = False  # orders by the event loop, which needs the interpreter's lock for them
         self._parts = parts
         self._send = send
+        self._paths = StepPaths()
         self._has_asked = False  # since the last event that may make a request ask
 
     def note(self, events: Sequence[Event], *, is_idle: bool) -> None:
@@ -30,15 +32,16 @@ class DraftCalls:
         if is_idle and not events:  # time alone may let a draft be tried again
             self._has_asked = False
 
-    def catch_up(self, now_s: float, *, step: int) -> None:
-        """Asks where something has happened since they were asked; sends what is ordered. step: the last known one."""
+    def catch_up(self, now_s: float) -> None:
+        """Asks where something has happened since they were asked; sends what is ordered."""
         if not self._has_asked:
-            self._ask(now_s, step)
+            self._ask(now_s)
         self._hand_over()
 
-    def ask(self, now_s: float, *, step: int) -> None:
-        """Asks, and sends what is ordered."""
-        self._ask(now_s, step)
+    def ask(self, now_s: float, paths: StepPaths) -> None:
+        """Asks, and sends what is ordered. paths: of the step that is known now."""
+        self._paths = paths
+        self._ask(now_s)
         self._hand_over()
 
     def hand_over_late(self) -> None:
@@ -47,7 +50,7 @@ class DraftCalls:
         if orders:
             self._send(orders)
 
-    def _ask(self, now_s: float, step: int) -> None:
+    def _ask(self, now_s: float) -> None:
         parts = self._parts
         self._has_asked = True
         self.asked_s = now_s
@@ -56,7 +59,7 @@ class DraftCalls:
         self.hand_over_late()
         num_decoding = parts.requests.num_decoding
         deadline_s = parts.deadline.seconds(num_decoding)
-        parts.asker.advance(Asking(now_s, step, deadline_s, num_decoding, is_split=parts.halves.is_split))
+        parts.asker.advance(Asking(now_s, self._paths, deadline_s, num_decoding, is_split=parts.halves.is_split))
 
     def _hand_over(self) -> None:
         orders = self._parts.asker.take_orders()

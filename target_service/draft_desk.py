@@ -47,6 +47,7 @@ class DraftDesk:
         self._has_features = has_features
         self._last_session = 0
         self._look_at_s = 0.0  # for hung drafts
+        self._verdicts: list[TreeVerdict] = []  # not counted yet
 
     @property
     def followed(self) -> Collection[Sequence]:
@@ -144,7 +145,7 @@ class DraftDesk:
         if state is None:
             return
         state.heard_at_s = now_s
-        verdicts: list[TreeVerdict] = []
+        verdicts = self._verdicts
         for number, arrived in zip(event.sessions, event.trees, strict=True):
             seq = state.sessions.get(number)
             if seq is None or seq.draft is None:
@@ -161,7 +162,12 @@ class DraftDesk:
             verdicts.append(verdict)
             if verdict is TreeVerdict.LATE and arrived.round == seq.draft.round:
                 self._metrics.late_tree(max(0.0, now_s - seq.draft.deadline_s))
-        self._metrics.trees(verdicts)
+
+    def count_trees(self) -> None:
+        """Those that came since the last call. When nobody waits: a metric takes as long as the tree did."""
+        if self._verdicts:
+            self._metrics.trees(self._verdicts)
+            self._verdicts.clear()
 
     def on_answers(self, event: SessionsAnswered, now_s: float) -> None:
         state = self._living(event.at)

@@ -14,6 +14,7 @@ from target_service.draft_orders import DraftOrders, SyncOrder
 from target_service.draft_session import DraftSession
 from target_service.feature_rows import FeatureRows
 from target_service.sequence import Sequence
+from target_service.step_paths import StepPaths
 
 MAX_RIDING_ROWS = 64  # rows that go along with an ask; more would delay every tree of the message
 FLUSH_ROWS = 32  # rows that gather before an undrafted request flushes them
@@ -93,26 +94,31 @@ class RowSender:
             count += 1
         return count
 
-    def ask(self, seq: Sequence, base: int, *, shape: TreeShape, step: int) -> None:
-        """The ask that the request's session has just opened, with the rows [base, asked_len). step: the last one."""
-        session, path = seq.draft, seq.path
+    def ask(self, seq: Sequence, base: int, *, shape: TreeShape, paths: StepPaths) -> None:
+        """The ask that the request's session has just opened, with the rows [base, asked_len). paths: of the last
+        step."""
+        session, number = seq.draft, seq.drafted_tree
         assert session is not None
-        if path.step == step and path.base <= base and path.stop_row <= self._features.num_copied:
+        num_rows = session.asked_len - base
+        is_shown = seq.drafted_step == paths.step and paths.stop_rows[number] <= self._features.num_copied
+        start = paths.starts[number] + base - paths.roots[number] if is_shown and base >= paths.roots[number] else None
+        if start is not None:
             ready = self._ready.get(session.address)
             if ready is None:
                 ready = self._ready[session.address] = _Ready()
             asks = ready.asks
-            ready.rows += path.rows[base - path.base :]
+            ready.rows += paths.rows[start : start + num_rows]
+            asks.verified_id += paths.tokens[start : start + num_rows]
         else:
             late = self._late_of(session)
             asks = late.asks
             late.rows.append(seq.slots(base, session.asked_len))
+            asks.verified_id += seq.tokens[base + 1 : session.asked_len + 1].tolist()
         asks.session.append(session.session)
         asks.round.append(session.round)
         asks.base_committed_len.append(base)
-        asks.num_tokens.append(session.asked_len - base)
+        asks.num_tokens.append(num_rows)
         asks.shapes.append(shape)
-        asks.verified_id += seq.tokens[base + 1 : session.asked_len + 1].tolist()
 
     def take_ready(self) -> dict[str, Asks]:
         """By draft, the asks whose rows are on the host."""

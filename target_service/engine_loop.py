@@ -59,7 +59,6 @@ class EngineLoop:
         self._reporter = Reporter(
             ReportParts(parts.requests, parts.drafts, parts.times, parts.window, parts.metrics), outlets.deliver
         )
-        self._step = 0  # the last one that is known
         self._over_s = 0.0  # when it was over
         self._has_looked = False  # for a step to launch behind the one under way, since anything changed
         self._due = Schedule()  # the last look's
@@ -85,7 +84,7 @@ class EngineLoop:
         self._calls.note(events, is_idle=self._is_idle)
         now_s = self._clock()
         self._parts.drafts.check_hung(now_s)
-        self._calls.catch_up(now_s, step=self._step)
+        self._calls.catch_up(now_s)
         self._has_looked &= not events
         while self._may_launch:
             self._due = self._schedule(now_s)
@@ -177,6 +176,7 @@ class EngineLoop:
     def _rest(self, now_s: float) -> float:
         """No step is due, or under way."""
         self._calls.hand_over_late()
+        self._parts.drafts.count_trees()
         if self._calls.has_sent and self._reporter.holds_step:
             self._calls.has_sent = self._is_idle = False
             return HEAD_START_S
@@ -197,14 +197,14 @@ class EngineLoop:
             pace = device_ms / self._parts.times.at_warm_up(flight.planned.plan.num_rows)
             self._pace += _SMOOTHING * (pace - self._pace)
         self._has_looked = False
-        self._step = flight.number
-        decided = self._committer.commit(flight.planned, result.walk, step=flight.number, shapes=flight.shapes)
+        decided = self._committer.commit(flight, result.walk)
         if not self._parts.drafts.followed:
             self._committer.account(decided)
         committed_s = self._clock()
-        self._calls.ask(committed_s, step=self._step)
+        self._calls.ask(committed_s, decided.paths)
         asked_s = self._clock()
         committed = self._committer.account(decided)
+        self._parts.drafts.count_trees()
         free_s = max(flight.began_s, self._over_s)
         self._over_s = flight.known_s if self._flights else committed_s
         done = DoneStep(

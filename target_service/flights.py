@@ -14,6 +14,7 @@ from target_service.scheduler import Schedule
 from target_service.sequence import Sequence
 from target_service.sequence_table import SequenceTable
 from target_service.step_plan import PlannedStep, plan_step
+from target_service.step_roots import StepRoots, find_roots
 from target_service.step_runner import MAX_IN_FLIGHT, PendingStep, StepResult, StepRunner
 
 
@@ -30,6 +31,7 @@ class Flight:
     is_queued: bool  # another, of other requests, was under way at its launch
     sessions: list[tuple[int, int]]  # session and round of each tree of the plan
     shapes: list[TreeShape | None]  # that the plan's first num_speculating requests were asking for
+    roots: StepRoots
     turnaround_s: float  # from the ask for a tree of it until that was there, the longest; 0 without any
     is_followed: bool = False  # another such one was launched before it was over
     known_s: float = 0.0
@@ -105,8 +107,11 @@ class Flights:
             is_queued=is_beside,
             sessions=[(0, 0) if seq.draft is None else (seq.draft.session, seq.draft.round) for seq in planned.seqs],
             shapes=[None if seq.draft is None else seq.draft.shape for seq in speculating],
+            roots=find_roots(planned, self._table),
             turnaround_s=_turnaround_s(due),
         )
+        for number, seq in enumerate(speculating):
+            seq.drafted_step, seq.drafted_tree = self._number, number
         for seq in flight.seqs:
             seq.is_running = True
         if behind is None:
@@ -172,6 +177,7 @@ def _settle(flight: Flight, result: StepResult, table: SequenceTable) -> StepRes
         rows=rows,
         num_decoding=int((kept < planned.num_decoding).sum()),
     )
+    flight.roots = find_roots(flight.planned, table)
     flight.sessions = [flight.sessions[number] for number in kept]
     walk = result.walk
     return replace(

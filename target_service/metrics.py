@@ -43,7 +43,8 @@ class TargetMetrics:
             "paceline_target_overlapped_steps",
             "Steps beside which another was under way: rounds in halves; plain steps that run ahead are not counted.",
         )
-        self._trees = counter("paceline_target_trees", "Trees that arrived, by what became of them.", ("verdict",))
+        trees = counter("paceline_target_trees", "Trees that arrived, by what became of them.", ("verdict",))
+        self._trees = {verdict: trees.labels(verdict.value) for verdict in TreeVerdict}
         self._losses = counter("paceline_target_draft_losses", "Connections to drafts lost.", ("draft", "reason"))
         self._refused = counter("paceline_target_sessions_refused", "Sessions that a draft refused or lost.", ("code",))
         self._returns = counter("paceline_target_returns", "Submissions that went back to their router.", ("reason",))
@@ -103,7 +104,7 @@ class TargetMetrics:
 
     def trees(self, verdicts: Iterable[TreeVerdict]) -> None:
         for verdict, count in Counts(verdicts).items():
-            self._trees.labels(verdict.value).inc(count)
+            self._trees[verdict].inc(count)
 
     def late_tree(self, late_s: float) -> None:
         """An awaited tree came that long after its deadline."""

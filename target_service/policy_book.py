@@ -18,6 +18,7 @@ class PolicyBook:
         self.max_running_requests = max_running_requests
         self._flags = limits, max_running_requests
         self._policies: dict[int, PolicySet] = {}  # by stream
+        self._joins: dict[int, bool] = {}  # their wishes to join rounds
 
     def set(self, event: PolicySet) -> None:
         """What a router does not say stays as it was."""
@@ -35,12 +36,14 @@ class PolicyBook:
 
     def join_rounds(self, streams: Iterable[int]) -> bool | None:
         """Whether a router of one of the streams wishes it; None: none of them says."""
-        policies = (self._policies[stream] for stream in set(streams) & self._policies.keys())
-        wishes = [policy.join_rounds for policy in policies if policy.join_rounds is not None]
+        if not self._joins:
+            return None
+        wishes = [self._joins[stream] for stream in set(streams) & self._joins.keys()]
         return any(wishes) if wishes else None
 
     def _apply(self) -> None:
         policies = self._policies.values()
+        self._joins = {p.stream: p.join_rounds for p in policies if p.join_rounds is not None}
         limits, max_running_requests = self._flags
         self.max_running_requests = _least(max_running_requests, (p.max_running_requests for p in policies))
         self.limits = Limits(

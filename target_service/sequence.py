@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from engine.pages import PageTable
@@ -13,15 +11,6 @@ from paceline.types import FinishReason, SamplingParams, SpeculationDecision
 from target_service.draft_session import DraftSession
 from target_service.request import Request, RequestKey
 from target_service.sequence_table import SequenceTable
-
-
-class StepPath(NamedTuple):
-    """What a request committed in a step, as rows of that step."""
-
-    step: int
-    base: int  # committed_len before it
-    rows: list[int]  # of the positions [base, base + n)
-    stop_row: int  # past all of the request's rows
 
 
 class Sequence:
@@ -35,6 +24,8 @@ class Sequence:
     __slots__ = (
         "decision",
         "draft",
+        "drafted_step",
+        "drafted_tree",
         "half",
         "is_ahead",
         "is_closed",
@@ -44,7 +35,6 @@ class Sequence:
         "limit",
         "pages",
         "params",
-        "path",
         "prefill_len",
         "prompt_len",
         "row",
@@ -68,7 +58,7 @@ class Sequence:
         self.stop_ids = frozenset(request.params.stop_token_ids)
         if not request.params.ignore_eos:
             self.stop_ids |= frozenset(eos_token_ids)
-        self.row = table.add(request, pages.page_ids, limit=limit, stop_ids=self.stop_ids)
+        self.row = table.add(request, pages.page_ids, limit=limit)
         self.is_decoding = False
         self.is_running = False  # in a step that was launched and is not known yet
         self.is_ahead = False  # that step was launched behind its own last one: it moves nothing that is committed
@@ -76,7 +66,8 @@ class Sequence:
         self.half = 0  # that its trees belong to, 0 or 1, where rounds are split
         self.draft: DraftSession | None = None
         self.span = NO_SPAN
-        self.path = StepPath(0, 0, [], 0)  # of the step that it last speculated in
+        self.drafted_step = 0  # the step that it last speculated in
+        self.drafted_tree = 0  # of that step
 
     @property
     def committed_len(self) -> int:

@@ -15,7 +15,6 @@ from paceline.types import SamplingParams
 from target_service.request import Request
 from target_service.speculation_stats import RoundCounts
 
-_NO_TOKEN = -1
 _NO_TREE = -1
 _SAMPLING = ("seed", "temperature", "top_k", "top_p", "min_p")
 
@@ -58,7 +57,6 @@ class SequenceTable:
         self.limit = np.zeros(num_rows, np.int64)  # tokens that the request may hold, prompt and output
         self.stream = np.zeros(num_rows, np.int64)
         self.request = np.zeros(num_rows, np.uint64)  # its number on the stream
-        self.stop_ids = np.full((num_rows, 1), _NO_TOKEN, np.int32)  # padded; as wide as the most that a request has
         self.last_step = np.zeros(num_rows, np.int64)  # the step that it last took part in
         self.pending_len = np.zeros(num_rows, np.int64)  # tokens that the step under way commits
         self.pending_tree = np.full(num_rows, _NO_TREE)  # of that step, which draws the next token; see ``Flights``
@@ -69,7 +67,7 @@ class SequenceTable:
         self._sampled: tuple[bytes, SamplingBatch] | None = None  # of the last step's rows
         self._free = list(range(num_rows - 1, -1, -1))
 
-    def add(self, request: Request, page_ids: np.ndarray, *, limit: int, stop_ids: frozenset[int]) -> int:
+    def add(self, request: Request, page_ids: np.ndarray, *, limit: int) -> int:
         """The row that the request has from now on. page_ids: int32, all that it is going to need."""
         row = self._free.pop()
         prompt_len = len(request.prompt_ids)
@@ -83,7 +81,6 @@ class SequenceTable:
         self.last_step[row] = 0
         self.clear_pending(row)
         self.counts.reset(row)
-        self._set_stop_ids(row, stop_ids)
         sampling = sampling_batch([request.params])
         for name in _SAMPLING:
             getattr(self._sampling, name)[row] = getattr(sampling, name)[0]
@@ -144,11 +141,6 @@ class SequenceTable:
         """int64 [n]: the slot of each position."""
         return slots_at(self.page_ids, rows, positions, self.page_size)
 
-    def stops_at(self, rows: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """bool [n]: whether the token ends the request of the row."""
-        stops: np.ndarray = (self.stop_ids[rows] == tokens[:, None]).any(axis=1)
-        return stops
-
     def take_moves(self, rows: np.ndarray) -> Moves:
         """Those of the rows, which the next step has. The others wait for theirs: it may be long, and a read on its way
         knows the places that they have now."""
@@ -163,10 +155,3 @@ class SequenceTable:
         taken = taken[moves.rows]
         self._moves = moves[~taken]
         return moves[taken]
-
-    def _set_stop_ids(self, row: int, stop_ids: frozenset[int]) -> None:
-        missing = len(stop_ids) - self.stop_ids.shape[1]
-        if missing > 0:
-            self.stop_ids = np.pad(self.stop_ids, ((0, 0), (0, missing)), constant_values=_NO_TOKEN)
-        self.stop_ids[row] = _NO_TOKEN
-        self.stop_ids[row, : len(stop_ids)] = sorted(stop_ids)

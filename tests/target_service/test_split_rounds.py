@@ -163,4 +163,5 @@ def test_a_tree_that_comes_while_its_request_runs_without_is_late(loop, head_dra
     seq.is_running = True
     loop.parts.drafts.on_trees(TreesArrived(head_draft.at, [seq.draft.session], [tree]), loop.clock.now_s)
     assert seq.draft.tree is None
+    loop.parts.drafts.count_trees()
     assert loop.metric("paceline_target_trees_total", verdict="late") == 1
