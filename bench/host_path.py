@@ -21,7 +21,7 @@ from statistics import quantiles
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from bench.host_path_lane import DRAFT_LINK, open_lane
+from bench.host_path_link import DRAFT_LINK, open_lane
 from bench.host_path_model import PAGE_SIZE, Stamps, instant_rank
 from paceline.admission import pages_for
 from paceline.mailbox import Mailbox
