@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine.pages import PageTable, pages_for
-from engine.ragged import indptr, layout_of
-from engine.tree_links import links_of, links_of_few
+from engine.ragged import indptr
+from engine.tree_links import links_of
 from kernels.ops import AttentionBatch, TreeBatch
 from paceline.tree import DraftTree
-
-_FEW_ROWS = 32  # up to here lists are faster: 55 us and not 70 for a tree of 16 nodes (AMD EPYC, bench.host_path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +139,6 @@ class StepBuilder:
         num_rows = _concat(self._num_rows, np.int64)
         base = _concat(self._base, np.int64)
         page_ids = _concat(self._page_ids, np.int32)
-        if len(tokens) <= _FEW_ROWS and True not in self._is_causal:
-            return self._build_few(TreeRows(tokens, _concat(self._parents, np.int32), num_rows, base, page_ids))
         is_causal = np.array(self._is_causal, np.bool_)
         page_size = self._page_size
         q_indptr, page_indptr = indptr(num_rows), indptr((base + num_rows + (page_size - 1)) // page_size)
@@ -186,43 +182,6 @@ class StepBuilder:
             ),
             logit_rows=logit_rows,
             trees=TreeBatch(node_indptr, *nodes),
-            move_src=_concat([src for src, _ in self._moves], np.int64),
-            move_dst=_concat([dst for _, dst in self._moves], np.int64),
-        )
-
-    def _build_few(self, trees: TreeRows) -> StepPlan:
-        """What ``build`` does of a few trees, in lists."""
-        page_size, page_at = self._page_size, trees.page_ids.item
-        page_indptr = [0]
-        roots: list[int] = []  # each row's root's position
-        slots: list[int] = []
-        for count, base in zip(trees.num_nodes.tolist(), trees.committed_len.tolist(), strict=True):
-            first_page = page_indptr[-1]
-            roots += [base] * count
-            for position in range(base, base + count):
-                page, offset = divmod(position, page_size)
-                slots.append(page_at(first_page + page) * page_size + offset)
-            page_indptr.append(first_page + pages_for(base + count, page_size))
-        layout = layout_of(tuple(trees.num_nodes.tolist()))
-        links = links_of_few(trees.parents.tolist(), layout.local)
-        positions = np.array(roots, np.int32) + links.depths
-        return StepPlan(
-            tokens=trees.tokens,
-            positions=positions,
-            slots=np.array(slots, np.int64),
-            attention=AttentionBatch(
-                q_indptr=layout.indptr,
-                prefix_len=trees.committed_len.astype(np.int32),
-                local_len=layout.counts,
-                page_indptr=np.array(page_indptr, np.int32),
-                page_ids=trees.page_ids,
-                is_causal=layout.none,
-                ancestors=links.ancestors,
-                page_size=page_size,
-                batch_invariant=self._batch_invariant,
-            ),
-            logit_rows=layout.rows,
-            trees=TreeBatch(layout.indptr, trees.tokens, positions, links.first_child, links.next_sibling),
             move_src=_concat([src for src, _ in self._moves], np.int64),
             move_dst=_concat([dst for _, dst in self._moves], np.int64),
         )

@@ -10,6 +10,7 @@ import numpy as np
 from engine.pages import pages_for, slots_at
 from engine.sampling import sampling_batch
 from kernels.ops import SamplingBatch
+from kernels.step_trees import load_step_trees
 from paceline.tree import MAX_NODES
 from paceline.types import SamplingParams
 from target_service.request import Request
@@ -50,6 +51,7 @@ class SequenceTable:
     def __init__(self, num_rows: int, *, context_length: int, page_size: int) -> None:
         """num_rows: requests that may run at once. Memory of tokens that no request ever had is never touched."""
         self.page_size = page_size
+        self.step_trees = load_step_trees()
         self.tokens = np.zeros((num_rows, context_length), np.int32)
         self.page_ids = np.zeros((num_rows, pages_for(context_length + MAX_NODES, page_size)), np.int32)
         self.committed_len = np.zeros(num_rows, np.int64)
@@ -131,8 +133,6 @@ class SequenceTable:
 
     def pages_of(self, rows: np.ndarray, num_tokens: np.ndarray) -> np.ndarray:
         """int32: the pages of the first tokens of each of the rows."""
-        if len(rows) == 1:
-            return self.page_ids[rows.item(0), : pages_for(num_tokens.item(0), self.page_size)].copy()
         num_pages = (num_tokens + (self.page_size - 1)) // self.page_size
         width = int(num_pages.max(initial=0))
         return self.page_ids[rows, :width][np.arange(width) < num_pages[:, None]]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from engine.pages import PageAllocator, PageTable
-from engine.plan import StepBuilder, StepPlan, TreeRows, compaction
+from engine.plan import StepBuilder, StepPlan, compaction
 from engine.tree_links import derive_links
 from paceline.tree import DraftTree
 
@@ -141,31 +141,3 @@ def test_compaction_of_a_chain_moves_nothing():
     table = new_table(PageAllocator(8, 4), 16)
     src, dst = compaction(table, 5, np.array([0, 1, 2]))
     assert (src.tolist(), dst.tolist()) == ([], [])
-
-
-@pytest.mark.parametrize("sizes", [(), (1,), (16,), (1, 1, 1), (6, 1, 10), (8, 8, 8, 8)])
-def test_few_trees_have_the_plan_that_many_would_have(monkeypatch, sizes):
-    rng = np.random.default_rng(sum(sizes))
-    parents = [np.array([-1, *(rng.integers(0, node) for node in range(1, size))], np.int32) for size in sizes]
-    base = rng.integers(1, 60, len(sizes))
-    num_nodes = np.array(sizes, np.int64)
-    num_pages = int((-(-(base + num_nodes) // 4)).sum())
-    rows = TreeRows(
-        tokens=rng.integers(0, 90, sum(sizes)).astype(np.int32),
-        parents=np.concatenate([np.zeros(0, np.int32), *parents]),
-        num_nodes=num_nodes,
-        committed_len=base,
-        page_ids=rng.permutation(num_pages).astype(np.int32),
-    )
-
-    def packed():
-        builder = StepBuilder(4)
-        builder.move(np.array([3, 9]), np.array([2, 3]))
-        builder.add_trees(rows)
-        plan = builder.build()
-        assert plan.positions.dtype == plan.tokens.dtype == plan.attention.page_ids.dtype == np.int32
-        return plan.pack()
-
-    few = packed()
-    monkeypatch.setattr("engine.plan._FEW_ROWS", -1)
-    np.testing.assert_array_equal(few, packed())

@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include "grow.h"
+#include "trees.h"
 
 /* Reads exactly count integers; returns 0 with an exception set on a mismatch. */
 static int read_integers(PyObject *const *args, Py_ssize_t given, int64_t *values, Py_ssize_t count) {
@@ -432,6 +433,9 @@ static PyMethodDef methods[] = {
     {"head_best", (PyCFunction)(void (*)(void))head_best, METH_FASTCALL, head_best_doc},
     {"head_trees", (PyCFunction)(void (*)(void))head_trees, METH_FASTCALL, head_trees_doc},
     {"top_k", (PyCFunction)(void (*)(void))top_k, METH_FASTCALL, top_k_doc},
+    {"are_trees", (PyCFunction)(void (*)(void))are_trees, METH_FASTCALL, are_trees_doc},
+    {"count_pages", (PyCFunction)(void (*)(void))count_pages, METH_FASTCALL, count_pages_doc},
+    {"plan_trees", (PyCFunction)(void (*)(void))plan_trees, METH_FASTCALL, plan_trees_doc},
     {"isas", isas, METH_NOARGS, isas_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -1,0 +1,109 @@
+"""A step's trees by C: what the arrays of engine.plan and the checks of paceline.tree come to."""
+
+import numpy as np
+import pytest
+
+from engine.plan import StepBuilder, TreeRows
+from kernels.step_trees import StepTrees, TreeTable, load_step_trees
+from paceline.errors import WireError
+from paceline.tree import MAX_NODES, DraftTree
+
+PAGE_SIZE = 4
+
+
+@pytest.fixture(scope="module")
+def step_trees() -> StepTrees:
+    found = load_step_trees()
+    if found is None:
+        pytest.skip("the C extension was not built")
+    return found
+
+
+def table_of(sizes: tuple[int, ...]) -> TreeTable:
+    rng = np.random.default_rng(sum(sizes))
+    parents = [np.array([-1, *(rng.integers(0, node) for node in range(1, size))], np.int32) for size in sizes]
+    return TreeTable(
+        tokens=rng.integers(0, 90, sum(sizes)).astype(np.int32),
+        parents=np.concatenate([np.zeros(0, np.int32), *parents]),
+        num_nodes=np.array(sizes, np.int64),
+        committed_len=rng.integers(1, 60, len(sizes)),
+        page_table=rng.integers(0, 1000, (len(sizes) + 2, 40)).astype(np.int32),
+        table_rows=rng.permutation(len(sizes) + 2)[: len(sizes)],
+        page_size=PAGE_SIZE,
+    )
+
+
+@pytest.mark.parametrize("sizes", [(), (1,), (16,), (1, 1, 1), (6, 1, 10), (64, 8, 8, 64)])
+def test_a_step_has_the_integers_that_arrays_come_to(step_trees, sizes):
+    table = table_of(sizes)
+    num_pages = -(-(table.committed_len + table.num_nodes) // PAGE_SIZE)
+    pages = [table.page_table[row, :count] for row, count in zip(table.table_rows, num_pages, strict=True)]
+    builder = StepBuilder(PAGE_SIZE)
+    columns = (table.tokens, table.parents, table.num_nodes, table.committed_len)
+    builder.add_trees(TreeRows(*columns, np.concatenate([np.zeros(0, np.int32), *pages])))
+    expected, step = builder.build(), step_trees.plan(table)
+    pairs = [(step.positions, expected.positions), (step.slots, expected.slots), (step.rows, expected.logit_rows)]
+    for ours, theirs in ((step.attention, expected.attention), (step.trees, expected.trees)):
+        pairs += [(getattr(ours, name), getattr(theirs, name)) for name in theirs.__dataclass_fields__]
+    for value, wanted in pairs:
+        np.testing.assert_array_equal(value, wanted)
+        assert not isinstance(wanted, np.ndarray) or value.dtype == wanted.dtype
+
+
+@pytest.mark.parametrize(
+    ("parents", "num_nodes", "committed_len", "table_rows"),
+    [
+        ([-1, 1], [2], [3], [0]),
+        ([0, 0], [2], [3], [0]),
+        ([-1, 0], [2], [-1], [0]),
+        ([-1, 0], [2], [3], [1]),
+        ([-1, 0], [2], [7], [0]),
+        ([-1, 0], [3], [3], [0]),
+        ([-1, 0], [1], [3], [0]),
+        ([-1, 0], [2], [3, 3], [0]),
+        ([-1] + [0] * 64, [65], [3], [0]),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_past_it_is_written(
+    step_trees, parents, num_nodes, committed_len, table_rows
+):
+    table = TreeTable(
+        tokens=np.zeros(len(parents), np.int32),
+        parents=np.array(parents, np.int32),
+        num_nodes=np.array(num_nodes),
+        committed_len=np.array(committed_len),
+        page_table=np.zeros((1, 2), np.int32),
+        table_rows=np.array(table_rows),
+        page_size=PAGE_SIZE,
+    )
+    with pytest.raises((IndexError, ValueError)):
+        step_trees.plan(table)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents"),
+    [
+        ([5, 1, 1, 2], [-1, 0, 1, 1]),
+        (range(MAX_NODES), range(-1, MAX_NODES - 1)),
+        (range(MAX_NODES + 1), range(-1, MAX_NODES)),
+        ([5, 1, 1], [-1, 0, 0]),
+        ([5, 1, 2, 1], [-1, 0, 0, 0]),
+        ([5, -1], [-1, 0]),
+        ([5, 1], [-1, -1]),
+        ([5, 1], [-1, 1]),
+        ([5, 1], [0, 0]),
+        ([], []),
+    ],
+)
+def test_what_is_a_tree_is_what_the_constructor_takes(step_trees, tokens, parents):
+    tokens, parents = np.array(tokens, np.int32), np.array(parents, np.int32)
+    sound = np.array([7, 3], np.int32), np.array([-1, 0], np.int32)
+    try:
+        DraftTree(tokens, parents)
+        is_tree = True
+    except WireError:
+        is_tree = False
+    together = np.concatenate([sound[0], tokens]), np.concatenate([sound[1], parents])
+    assert step_trees.are_trees(*together, np.array([2, len(tokens)])) is is_tree
+    assert not step_trees.are_trees(*together, np.array([2, len(tokens) + 1]))
+    assert not step_trees.are_trees(*together, np.array([2, len(tokens) - 1]))
