@@ -19,9 +19,9 @@ from engine.pool import HeadCache
 from engine.tree_columns import TreeColumns
 from engine.tree_source import PendingTrees
 from kernels.growth import GrowingTrees
-from kernels.ops import AttentionBuffers, AttentionLimits
+from kernels.ops import AttentionLimits, AttentionPlanner
 from kernels.reference.ops import ReferenceOps
-from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
+from kernels.triton_ops.attention_planner import TritonAttentionPlanner
 from paceline.types import TreeShape
 
 HIDDEN, VOCAB, PAGE_SIZE = 4096, 49152, 16
@@ -33,10 +33,10 @@ _HEADS, _KV_HEADS, _HEAD_DIM = 32, 8, 128
 
 
 class _HostOps(ReferenceOps):
-    """With the attention buffers of a GPU, whose host work is a part of the launch."""
+    """With the attention planner of a GPU, whose rule the host's tables follow."""
 
-    def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
-        return TritonAttentionBuffers(limits, self.device)
+    def attention_planner(self, limits: AttentionLimits) -> AttentionPlanner:
+        return TritonAttentionPlanner(limits, self.device)
 
 
 class StampedDrafter:
@@ -88,7 +88,7 @@ class _Stamped:
 class _IdleModel:
     """What a DeviceDrafter asks of a HeadModel, less the forward."""
 
-    attention_buffers = HeadModel.attention_buffers
+    attention_planner = HeadModel.attention_planner
 
     def __init__(self) -> None:
         self.config = SimpleNamespace(

@@ -16,9 +16,9 @@ from draft_service.rows import Rows
 from draft_service.session import PickedWork
 from draft_service.sessions import SessionTable
 from draft_service.step_answers import StepAnswers
-from draft_service.step_batch import NO_ROUND, StepBatch, shape_numbers
+from draft_service.step_batch import NO_ROUND, StepBatch, columns_of
 from draft_service.step_record import StepPart, StepRecord
-from engine.extend_batch import ExtendBatch, Noise
+from engine.extend_batch import ExtendBatch
 from engine.pages import pages_for
 from engine.tree_source import PendingTrees, TreeSource
 from engine.wire import borrow_tensor
@@ -32,7 +32,6 @@ class _Begun(NamedTuple):
 
     batch: StepBatch
     works: PickedWork  # of the sessions that were looked at alone, the batch's last ones
-    page_ids: np.ndarray
     pending: PendingTrees
 
 
@@ -147,36 +146,30 @@ class DraftEngine:
         if not batches:
             return None
         batch = StepBatch.join(batches)
-        columns, seats = self.table.columns, batch.seat
-        committed_len = batch.committed_len
-        longest = max(committed_len.tolist())
-        page_ids = columns.page_ids[seats, : pages_for(longest + MAX_SCRATCH_NODES, columns.page_size)]
         pending = self._drafter.begin(
             ExtendBatch(
-                page_ids=page_ids,
-                page_size=columns.page_size,
-                capacity=columns.capacity[seats],
+                held=self.table.columns.held,
+                seats=batch.seat,
                 base_len=batch.base_len,
                 num_rows=batch.num_rows,
                 tokens=batch.tokens,
                 features=batch.features,
-                shapes=self._within_context(batch.shapes, committed_len, longest),
-                noise=Noise(columns.seed[seats], columns.temperature[seats]),
+                shapes=self._within_context(batch),
             )
         )
-        return _Begun(batch, works, page_ids, pending)
+        return _Begun(batch, works, pending)
 
-    def _within_context(self, shapes: np.ndarray, committed_len: np.ndarray, longest: int) -> np.ndarray:
+    def _within_context(self, batch: StepBatch) -> np.ndarray:
         """The shapes, with no more levels than there is room for."""
-        room = self.table.context_length - 1
-        if longest + max(shapes[0].tolist()) <= room:
+        room, shapes, committed_len = self.table.context_length - 1, batch.shapes, batch.committed_len
+        if committed_len.max() + shapes[0].max() <= room:
             return shapes
         asked = [tree_shape(*numbers) if numbers[0] else None for numbers in shapes.T.tolist()]
         fitted = [
             None if shape is None else shape.within(room - length)
             for shape, length in zip(asked, committed_len.tolist(), strict=True)
         ]
-        return np.array([shape_numbers(shape) for shape in fitted]).T
+        return columns_of(fitted)
 
     def _commit(self, begun: _Begun) -> None:
         """Brings the sessions up to date."""
@@ -206,7 +199,13 @@ class DraftEngine:
         arrivals = Counter(batch.arrived_s[batch.round != NO_ROUND].tolist())
         for arrived_s, count in arrivals.items():
             self.propose_ms.add((now_s - arrived_s) * 1e3, count)
-        return StepPart(batch, columns.target[batch.seat], begun.page_ids, answers.trees)
+        return StepPart(batch, columns.target[batch.seat], self._page_ids(batch), answers.trees)
+
+    def _page_ids(self, batch: StepBatch) -> np.ndarray:
+        held = self.table.columns.held
+        return held.page_ids[
+            batch.seat, : pages_for(int(batch.committed_len.max()) + MAX_SCRATCH_NODES, held.page_size)
+        ]
 
     def _disown_messages(self, kept_steps: int = _KEPT_STEPS) -> None:
         """A session that has not run for some steps keeps no message in memory for the sake of its last row."""

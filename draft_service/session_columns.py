@@ -9,6 +9,7 @@ import numpy as np
 
 from draft_service.replies import SessionReply
 from draft_service.rows import Rows
+from engine.extend_batch import HeldSeats
 from engine.pages import HeldPages, pages_for
 from paceline.types import MAX_SCRATCH_NODES, SamplingParams
 
@@ -33,16 +34,18 @@ class SessionColumns:
 
     def __init__(self, num_seats: int, *, context_length: int, page_size: int) -> None:
         """Memory of pages that no session ever had is never touched."""
-        self.page_size = page_size
         self._facts = np.zeros((4, num_seats), np.int64)
         self.arrived_len, self.newest_round, self.max_len, self.state = self._facts
         self.committed_len = np.zeros(num_seats, np.int64)
-        self.capacity = np.zeros(num_seats, np.int64)  # tokens that its pages hold
         self.stream = np.zeros(num_seats, np.int64)  # the round stream that opened it: its end frees the session
         self.target = np.zeros(num_seats, np.uint64)  # its incarnation
-        self.seed = np.zeros(num_seats, np.uint64)
-        self.temperature = np.zeros(num_seats, np.float64)
-        self.page_ids = np.zeros((num_seats, pages_for(context_length + MAX_SCRATCH_NODES, page_size)), np.int32)
+        self.held = HeldSeats(
+            page_ids=np.zeros((num_seats, pages_for(context_length + MAX_SCRATCH_NODES, page_size)), np.int32),
+            page_size=page_size,
+            capacity=np.zeros(num_seats, np.int64),
+            seed=np.zeros(num_seats, np.uint64),
+            temperature=np.zeros(num_seats, np.float64),
+        )
         self.last_step = np.zeros(num_seats, np.int64)  # the engine's newest step with its rows; 0: none
         self._answers = np.full(num_seats, None, np.object_)  # gives the answer to the newest round
         self._last_rows = np.full(num_seats, None, np.object_)  # gives the row before position committed_len
@@ -54,11 +57,12 @@ class SessionColumns:
         seat = self._free.pop()
         self._facts[:, seat] = 0, -1, max_len, IDLE
         self.committed_len[seat] = 0
-        self.capacity[seat] = pages.capacity
         self.stream[seat] = stream
         self.target[seat] = target
-        self.seed[seat], self.temperature[seat] = sampling.seed, sampling.temperature
-        self.page_ids[seat, : len(pages.page_ids)] = pages.page_ids
+        held = self.held
+        held.capacity[seat] = pages.capacity
+        held.seed[seat], held.temperature[seat] = sampling.seed, sampling.temperature
+        held.page_ids[seat, : len(pages.page_ids)] = pages.page_ids
         return seat
 
     def close(self, seat: int) -> None:

@@ -42,7 +42,7 @@ class StepBatch:
             round=np.array([NO_ROUND if ask is None else ask.round for ask in asks]),
             base_len=np.array([work.base_len for work in works]),
             num_rows=np.array([len(work.rows) for work in works]),
-            shapes=np.array([shape_numbers(work.shape) for work in works]).T,
+            shapes=columns_of([work.shape for work in works]),
             arrived_s=np.array([0.0 if ask is None else ask.arrived_s for ask in asks]),
             tokens=np.concatenate([work.rows.tokens for work in works]),
             features=tuple(work.rows.features for work in works),
@@ -77,7 +77,7 @@ class StepBatch:
             round=self.round[places],
             base_len=self.base_len[places],
             num_rows=self.num_rows[places],
-            shapes=self.shapes[:, places],
+            shapes=self.shapes.take(places, axis=1),
             arrived_s=self.arrived_s[places],
             tokens=np.concatenate([self.tokens[start:stop] for start, stop in zip(starts, stops, strict=True)]),
             features=rows_of(self.features, starts, stops),
@@ -102,11 +102,15 @@ class StepBatch:
         return Rows(self.tokens[stop - 1 : stop], _row(self.features, stop - 1))
 
 
-def shape_numbers(shape: TreeShape | None) -> tuple[int, int, int, int]:
-    """A column of ``shapes``."""
-    if shape is None:
-        return (0, 0, 0, 0)
-    return (shape.num_steps, shape.eagle_topk, shape.num_draft_tokens, shape.min_path_permille)
+def columns_of(shapes: Sequence[TreeShape | None]) -> np.ndarray:
+    """``shapes`` of a batch."""
+    return np.array(
+        [
+            [0 if shape is None else getattr(shape, name) for shape in shapes]
+            for name in ("num_steps", "eagle_topk", "num_draft_tokens", "min_path_permille")
+        ],
+        np.int64,
+    )
 
 
 def _row(parts: Sequence[Tensor], place: int) -> Tensor:

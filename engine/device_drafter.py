@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
-from engine.draft_batch import ExtendItem, fitted_shape
-from engine.extend_batch import ExtendBatch
+from engine.draft_batch import ExtendItem
+from engine.extend_batch import ExtendBatch, spare_batch
 from engine.extend_forward import ExtendForward
 from engine.graph_capture import Capture
-from engine.growers import Growers
+from engine.groves import Grove, Groves
 from engine.growth_forward import GrowthForward
 from engine.head_model import HeadModel
 from engine.nodes_copy import NodesCopy
 from engine.pool import HeadCache
-from engine.row_batch import split_rows
+from engine.round_arena import RoundArena
 from engine.tree_columns import TreeColumns
 from engine.tree_source import PendingTrees
 from kernels.growth import GrowthShape
+from kernels.round_tables import Piece, survey
 from paceline.tree import DraftTree
-from paceline.types import MAX_SCRATCH_NODES, TreeShape, tree_shape
+from paceline.types import MAX_SCRATCH_NODES, TreeShape
 
 MAX_BEAM_ROWS = 2048  # of one level, all sessions together
 
-_MAX_FITS = 4096  # asked shapes that are remembered
-_log = logging.getLogger(__name__)
+_PAGE_ID_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +54,16 @@ class DeviceDrafter:
         last_hidden = torch.zeros(
             (limits.max_sessions + 1, model.config.hidden_size), dtype=model.dtype, device=model.device
         )
-        self._extend = ExtendForward(model, cache, max_rows=limits.max_rows, last_hidden=last_hidden)
-        self._growth = GrowthForward(
-            model, cache, max_sessions=limits.max_sessions, max_rows=MAX_BEAM_ROWS, last_hidden=last_hidden
+        rows = model.attention_planner(cache, max_rows=limits.max_rows, max_requests=limits.max_rows)
+        beams = model.attention_planner(cache, max_rows=MAX_BEAM_ROWS, max_requests=limits.max_sessions)
+        self._arena = arena = RoundArena(
+            before=ExtendForward.num_bytes(model, rows),
+            behind=GrowthForward.num_bytes(beams) + cache.num_pages * _PAGE_ID_BYTES,
+            device=model.device,
         )
-        self._shapes: list[GrowthShape] = []
-        self._fits: dict[tuple[int, ...], _Fit] = {}
+        self._extend = ExtendForward(model, cache, arena, planner=rows, last_hidden=last_hidden)
+        self._growth = GrowthForward(model, cache, arena, planner=beams, last_hidden=last_hidden)
+        self._groves = Groves(self._growth.max_group, draft_vocab_size=model.config.draft_vocab_size)
         self._copies = [NodesCopy(limits.max_sessions, model.device) for _ in range(2)]
         self._turn = 0
 
@@ -68,16 +71,15 @@ class DeviceDrafter:
     def capture(self, shapes: Sequence[TreeShape], capture: Capture) -> None:
         """Captures the forwards of all row buckets, and the growths of these shapes; a progress bar on a terminal."""
         with self._on_device():
-            wanted = {GrowthShape(s.num_steps, s.eagle_topk, s.num_draft_tokens) for s in shapes}
-            self._fits.clear()
-            self._shapes = sorted(wanted, key=lambda s: (s.num_steps, s.topk, s.num_nodes))
-            extends, growths = self._extend.keys(), self._growth.keys(self._shapes)
+            self._groves.lay_out_in({GrowthShape(s.num_steps, s.eagle_topk, s.num_draft_tokens) for s in shapes})
+            extends, growths = self._extend.keys(), self._growth.keys(self._groves.shapes)
+            spare = spare_batch(self._cache)
             with tqdm(total=len(extends) + len(growths), desc="CUDA graphs", unit="graph", disable=None) as bar:
                 for extend in extends:
-                    self._extend.capture(extend, capture)
+                    self._extend.capture(extend, spare, capture)
                     bar.update()
                 for growth in growths:
-                    self._growth.capture(growth, capture)
+                    self._growth.capture(growth, spare, capture)
                     bar.update()
 
     def extend(self, items: Sequence[ExtendItem]) -> list[DraftTree | None]:
@@ -92,97 +94,54 @@ class DeviceDrafter:
         """Launches an ``extend``. At most two may be under way; the device takes them one after the other."""
         self._turn = 1 - self._turn
         copy = self._copies[self._turn]
-        steps = batch.shapes[0].tolist()
-        asks_all = 0 not in steps
-        asked = None if asks_all else batch.shapes[0].nonzero()[0]
+        seen = survey(batch.shapes, batch.held.capacity, batch.rows, MAX_SCRATCH_NODES)  # more is never asked for
+        asked = None
         with self._on_device():
-            if asked is None:
-                order = self._propose(batch, copy)
+            if seen.num_asking == len(batch):
+                order = self._propose(batch, seen.key, copy)
             else:
-                order = self._propose(batch.take(asked), copy) if len(asked) else []
+                asked = batch.shapes[0].nonzero()[0]
+                order = self._propose(batch.take(asked), None, copy) if len(asked) else []
                 self._write(batch.take((batch.shapes[0] == 0).nonzero()[0]), keeps_hidden=False)
         return _Begun(len(batch), asked, order, copy)
 
-    def _propose(self, batch: ExtendBatch, copy: NodesCopy) -> list[np.ndarray]:
-        """Launches a batch whose sessions all ask. Returns their places in the order in which the trees will come."""
-        self._write(batch, keeps_hidden=True)
-        order = []
-        for shape, growers in self._group(batch):
-            most = self._growth.max_group(shape)
-            for start in range(0, len(growers.places), most):
-                some = growers if len(growers.places) <= most else growers.take(slice(start, start + most))
-                copy.add(self._growth.run(some, shape, is_noised=max(some.noise.temperature.tolist()) > 0))
-                order.append(some.places)
+    def _propose(self, batch: ExtendBatch, key: tuple[int, ...] | None, copy: NodesCopy) -> list[np.ndarray]:
+        """Launches a batch whose sessions all ask, for trees of the key where there is one. Returns their places in the
+        order in which the trees will come."""
+        groves = self._groves.of(batch, key)
+        if len(groves) == 1 and len(batch.tokens) <= self._extend.max_rows:
+            self._write_and_grow(batch, groves[0], copy)
+        else:
+            self._write(batch, keeps_hidden=True)
+            for grove in groves:
+                growth = self._growth.fill(self._arena.stage(), batch, grove)
+                self._arena.send(self._arena.middle, growth.stop)
+                growth.launch()
+                copy.add(growth.nodes)
         copy.send()
-        return order
+        return [grove.places for grove in groves]
+
+    def _write_and_grow(self, batch: ExtendBatch, grove: Grove, copy: NodesCopy) -> None:
+        """All rows in one forward, and all trees in one growth: their tables travel together."""
+        piece = Piece(0, len(batch.tokens), grove.shape.num_scratch, True)
+        stage = self._arena.stage()
+        rows = self._extend.fill(stage, batch, piece, pages_start=self._growth.stop(grove))
+        growth = self._growth.fill(stage, batch, grove, page_indptr=rows.page_indptr)
+        self._arena.send(rows.start, rows.stop)
+        rows.launch()
+        growth.launch()
+        copy.add(growth.nodes)
 
     def _write(self, batch: ExtendBatch, *, keeps_hidden: bool) -> None:
-        for rows in split_rows(batch, self._extend.max_rows):
-            self._extend.run(rows, keeps_hidden=keeps_hidden)
+        for piece in self._extend.pieces(len(batch.tokens), keeps_hidden=keeps_hidden):
+            rows = self._extend.fill(self._arena.stage(), batch, piece, pages_start=self._arena.middle)
+            self._arena.send(rows.start, rows.stop)
+            rows.launch()
 
-    def _group(self, batch: ExtendBatch) -> list[tuple[GrowthShape, Growers]]:
-        """The sessions by the shape that their trees are laid out in."""
-        committed_len = batch.base_len + batch.num_rows
-        growers = Growers(
-            places=np.arange(len(batch)),
-            roots=batch.tokens[batch.num_rows.cumsum() - 1],
-            committed_len=committed_len,
-            shapes=batch.shapes,
-            noise=batch.noise,
-            page_ids=batch.page_ids,
-            page_size=batch.page_size,
-        )
-        rooms = np.minimum(batch.capacity - committed_len, MAX_SCRATCH_NODES)  # more is never asked for
-        keys = list(zip(*batch.shapes[:3].tolist(), rooms.tolist(), strict=True))
-        fits = {key: self._fit(key) for key in set(keys)}
-        if any(fit.shrinks for fit in fits.values()):
-            own = np.array([fits[key].shape for key in keys]).T
-            growers = growers._replace(shapes=np.concatenate([own, batch.shapes[3:]]))
-        layouts = {fit.laid_out for fit in fits.values()}
-        if len(layouts) == 1:
-            return [(layouts.pop(), growers)]
-        groups: dict[GrowthShape, list[int]] = {}
-        for place, key in enumerate(keys):
-            groups.setdefault(fits[key].laid_out, []).append(place)
-        return [(shape, growers.take(np.array(places))) for shape, places in groups.items()]
-
-    def _fit(self, key: tuple[int, ...]) -> _Fit:
-        """key: num_steps, eagle_topk and num_draft_tokens of a tree, and room for scratch nodes."""
-        fit = self._fits.get(key)
-        if fit is None:
-            fit = self._new_fit(key)
-            if len(self._fits) < _MAX_FITS:
-                self._fits[key] = fit
-        return fit
-
-    def _new_fit(self, key: tuple[int, ...]) -> _Fit:
-        """Laid out in the smallest captured shape that holds it and whose scratch nodes fit the room, or in its own."""
-        room = key[3]
-        fitted = fitted_shape(tree_shape(*key[:3]), room=room, draft_vocab_size=self._model.config.draft_vocab_size)
-        own = GrowthShape(fitted.num_steps, fitted.eagle_topk, fitted.num_draft_tokens)
-        numbers = own.num_steps, own.topk, own.num_nodes
-        for shape in self._shapes:
-            is_large = shape.num_steps >= own.num_steps and shape.topk >= own.topk and shape.num_nodes >= own.num_nodes
-            if is_large and shape.num_scratch <= room:
-                return _Fit(numbers, shape, numbers != key[:3])
-        _log.info("trees of %s grow without a captured graph; to have one, add them to --cuda-graph-shapes", own)
-        return _Fit(numbers, own, numbers != key[:3])
-
-    @contextlib.contextmanager
-    def _on_device(self) -> Iterator[None]:
+    def _on_device(self) -> AbstractContextManager[object]:
         """Kernels launch on the thread's current device."""
         device = self._model.device
-        with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-            yield
-
-
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """A tree's shape (num_steps, topk, num_nodes), the one that it is laid out in, and whether less was asked for."""
-
-    shape: tuple[int, int, int]
-    laid_out: GrowthShape
-    shrinks: bool
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class _Begun:

@@ -84,7 +84,7 @@ class Drafter:
         for rows in split_rows(ExtendBatch.of(items), self._max_rows):
             hidden = self._forward(
                 rows.tokens,
-                torch.cat(rows.features),
+                rows.features,
                 positions=rows.positions,
                 slots=rows.slots,
                 batch=rows.attention,
@@ -162,7 +162,7 @@ class _Scratch:
 
     def __init__(self, items: Sequence[ExtendItem], shapes: Sequence[TreeShape]) -> None:
         pages = ExtendBatch.of(items)
-        self._page_ids, self._page_size = pages.page_ids, pages.page_size
+        self._page_ids, self._page_size = pages.held.page_ids, pages.held.page_size
         self._topk = np.array([shape.eagle_topk for shape in shapes])
         self.committed_len = np.array([item.committed_len for item in items])
         sizes = [(shape.num_steps - 1) * shape.eagle_topk for shape in shapes]

@@ -11,32 +11,33 @@ import torch
 from torch import Tensor
 
 from engine.draft_batch import ExtendItem, ProposeParams
-from engine.pages import HeldPages
+from engine.pages import HeldPages, pages_for
+from engine.pool import HeadCache
+from kernels.round_tables import SessionRows
+from paceline.types import MAX_SCRATCH_NODES
 
 
-class Noise(NamedTuple):
-    """How each session's candidates are ranked. Columns [b]."""
+class HeldSeats(NamedTuple):
+    """What sessions have for as long as they are open, a seat each. Columns over the seats."""
 
+    page_ids: np.ndarray  # int32 [seats, pages], in order of position; past a session's capacity they mean nothing
+    page_size: int
+    capacity: np.ndarray  # int64: tokens that a session's pages hold
     seed: np.ndarray  # uint64
     temperature: np.ndarray  # fp64; 0 is greedy
-
-    def take(self, places: np.ndarray) -> Noise:
-        return Noise(self.seed[places], self.temperature[places])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExtendBatch:
     """ExtendItems as columns [b]; rows are flat, in the order of the sessions."""
 
-    page_ids: np.ndarray  # int32 [b, pages], in order of position; past a session's capacity they mean nothing
-    page_size: int
-    capacity: np.ndarray  # int64: tokens that a session's pages hold
+    held: HeldSeats
+    seats: np.ndarray  # int64: whose pages and noise
     base_len: np.ndarray  # int64
     num_rows: np.ndarray  # int64, at least 1
     tokens: np.ndarray  # int32 [rows]
     features: tuple[Tensor, ...]  # [rows, H] in parts, on the host
     shapes: np.ndarray  # int64 [4, b]: num_steps, eagle_topk, num_draft_tokens, min_path_permille; 0: no tree
-    noise: Noise
 
     @classmethod
     def of(cls, items: Sequence[ExtendItem]) -> Self:
@@ -50,60 +51,65 @@ class ExtendBatch:
             for p in params
         ]
         return cls(
-            page_ids=page_ids,
-            page_size=items[0].table.page_size,
-            capacity=np.array([item.table.capacity for item in items]),
+            held=HeldSeats(
+                page_ids=page_ids,
+                page_size=items[0].table.page_size,
+                capacity=np.array([item.table.capacity for item in items]),
+                seed=np.array([0 if p is None else p.seed for p in params], np.uint64),
+                temperature=np.array([0.0 if p is None else p.temperature for p in params]),
+            ),
+            seats=np.arange(len(items)),
             base_len=np.array([item.base_len for item in items]),
             num_rows=np.array([len(item.tokens) for item in items]),
             tokens=np.concatenate([item.tokens for item in items]),
             features=tuple(item.features for item in items),
-            shapes=np.array(shapes).T,
-            noise=Noise(
-                np.array([0 if p is None else p.seed for p in params], np.uint64),
-                np.array([0.0 if p is None else p.temperature for p in params]),
-            ),
+            shapes=np.array(list(zip(*shapes, strict=True))),
         )
 
     def __len__(self) -> int:
-        return len(self.base_len)
+        return len(self.seats)
+
+    @property
+    def rows(self) -> SessionRows:
+        held = self.held
+        return SessionRows(held.page_ids, self.seats, self.base_len, self.num_rows, self.tokens, held.page_size)
 
     def take(self, places: np.ndarray) -> ExtendBatch:
         """Some of the sessions, at least one. places: int64, ascending."""
         stops = self.num_rows.cumsum()
         starts = stops - self.num_rows
         return ExtendBatch(
-            page_ids=self.page_ids[places],
-            page_size=self.page_size,
-            capacity=self.capacity[places],
+            held=self.held,
+            seats=self.seats[places],
             base_len=self.base_len[places],
             num_rows=self.num_rows[places],
             tokens=np.concatenate([self.tokens[starts[place] : stops[place]] for place in places]),
             features=rows_of(self.features, starts[places].tolist(), stops[places].tolist()),
-            shapes=self.shapes[:, places],
-            noise=self.noise.take(places),
+            shapes=self.shapes.take(places, axis=1),
         )
 
     def items(self) -> list[ExtendItem]:
         """The sessions one by one, with features that may be computed with."""
+        held = self.held
         stops = self.num_rows.cumsum().tolist()
         features = joined(self.features)
         if features.data_ptr() % features.itemsize:  # as they lay in a message
             features = features.clone()
         items, start = [], 0
-        for i, stop in enumerate(stops):
-            num_pages = int(self.capacity[i]) // self.page_size
+        for i, (seat, stop) in enumerate(zip(self.seats.tolist(), stops, strict=True)):
+            num_pages = int(held.capacity[seat]) // held.page_size
             num_steps, topk, num_nodes, permille = self.shapes[:, i].tolist()
             params = ProposeParams(
                 num_steps,
                 topk,
                 num_nodes,
-                seed=int(self.noise.seed[i]),
-                temperature=float(self.noise.temperature[i]),
+                seed=int(held.seed[seat]),
+                temperature=float(held.temperature[seat]),
                 min_path_permille=permille,
             )
             items.append(
                 ExtendItem(
-                    table=HeldPages(self.page_ids[i, :num_pages], self.page_size),
+                    table=HeldPages(held.page_ids[seat, :num_pages], held.page_size),
                     base_len=int(self.base_len[i]),
                     tokens=self.tokens[start:stop],
                     features=features[start:stop],
@@ -112,6 +118,27 @@ class ExtendBatch:
             )
             start = stop
         return items
+
+
+def spare_batch(cache: HeadCache) -> ExtendBatch:
+    """One session whose row and tree lie on the cache's spare page."""
+    one = np.ones(1, np.int64)
+    num_pages = pages_for(1 + MAX_SCRATCH_NODES, cache.page_size)
+    return ExtendBatch(
+        held=HeldSeats(
+            page_ids=np.full((1, num_pages), cache.num_pages, np.int32),
+            page_size=cache.page_size,
+            capacity=num_pages * cache.page_size * one,
+            seed=np.zeros(1, np.uint64),
+            temperature=np.zeros(1),
+        ),
+        seats=0 * one,
+        base_len=0 * one,
+        num_rows=one,
+        tokens=np.zeros(1, np.int32),
+        features=(),
+        shapes=np.array([[1], [1], [2], [0]]),
+    )
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

@@ -4,19 +4,40 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engine.extend_batch import ExtendBatch, joined
 from engine.graph_capture import Capture, Launch
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
-from engine.row_batch import RowBatch, spare_batch
-from kernels.upload import Upload
+from engine.round_arena import RoundArena, aligned, extend_layout
+from kernels.ops import AttentionPlanner, AttentionTables
+from kernels.round_tables import (
+    NUM_EXTEND_COLUMNS,
+    ExtendLayout,
+    PageLists,
+    Piece,
+    Room,
+    copy_bytes,
+    extend_tables,
+)
 
-_COLUMNS = 5  # tokens, positions, slots, last rows, their places
+_EARLY_BYTES = 128 << 10  # features from here on travel before the tables are made, which takes as long
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """One forward whose bytes [start, stop) of the arena are to be sent before its launch."""
+
+    start: int
+    stop: int
+    page_indptr: int  # the byte of the sessions' lists of pages
+    launch: Launch
 
 
 class ExtendForward:
@@ -25,89 +46,120 @@ class ExtendForward:
     Padded rows write to the cache's spare slot, and padded last rows to the last place. Nothing waits for the device.
     """
 
-    def __init__(self, model: HeadModel, cache: HeadCache, *, max_rows: int, last_hidden: Tensor) -> None:
-        """last_hidden: [places + 1, H] of the model's dtype."""
-        self.max_rows = max_rows
+    def __init__(
+        self, model: HeadModel, cache: HeadCache, arena: RoundArena, *, planner: AttentionPlanner, last_hidden: Tensor
+    ) -> None:
+        """planner: for forwards of up to its limits' rows. last_hidden: [places + 1, H] of the model's dtype."""
+        device = model.device
+        self.max_rows = planner.limits.max_rows
         self._model = model
         self._cache = cache
+        self._arena = arena
+        self._planner = planner
         self._last_hidden = last_hidden
-        self._spare_place = len(last_hidden) - 1
-        self._buckets = [*_buckets_below(max_rows), max_rows]
-        self._rows = Upload((_COLUMNS * max_rows,), torch.int64, model.device)
-        self._features = Upload((max_rows, model.config.hidden_size), model.dtype, model.device)
-        self._attention = model.attention_buffers(cache, max_rows=max_rows, max_requests=max_rows)
+        self._room = Room(planner.rule.numbers, cache.spare_slot, len(last_hidden) - 1)
+        self._row_bytes = model.config.hidden_size * model.dtype.itemsize
+        self._is_causal = torch.ones(self.max_rows, dtype=torch.int32, device=device)
+        self._no_ancestors = torch.zeros(self.max_rows, dtype=torch.int64, device=device)
+        self._sizes = [*_buckets_below(self.max_rows), self.max_rows]
+        self._buckets = [self._bucket(size) for size in self._sizes]
         self._replays: dict[tuple[int, int], Launch] = {}
+
+    @staticmethod
+    def num_bytes(model: HeadModel, planner: AttentionPlanner) -> int:
+        """Of the arena, before its middle."""
+        max_rows = planner.limits.max_rows
+        features = aligned(max_rows * model.config.hidden_size * model.dtype.itemsize)
+        return features - extend_layout(planner.rule, max_rows).columns
 
     def keys(self) -> list[tuple[int, int]]:
         """(rows, attention variant) of each graph to capture, the largest first."""
-        return [(bucket, variant) for bucket in reversed(self._buckets) for variant in self._attention.variants]
+        return [(size, variant) for size in reversed(self._sizes) for variant in self._planner.rule.rows]
 
-    def capture(self, key: tuple[int, int], capture: Capture) -> None:
-        """Captures a key's forward. MUTATES the cache's spare slot."""
-        columns = self._stage(key[0])
-        columns[:] = 0
-        columns[2] = self._cache.spare_slot
-        columns[4] = self._spare_place
-        self._rows.send(columns.size)
-        self._attention.load(spare_batch(self._cache, 1), key[1])
-        self._replays[key] = capture(partial(self._launch, *key))
-
-    def run(self, rows: RowBatch, *, keeps_hidden: bool) -> None:
-        """One forward of at most max_rows rows. MUTATES the cache and, where keeps_hidden, last_hidden at the places of
-        the sessions that end in it."""
-        num_rows, num_pieces = len(rows.tokens), len(rows.places)
-        self._send_features(rows.features, num_rows)  # they travel while the host goes on
-        bucket = self._buckets[bisect_left(self._buckets, num_rows)]
-        columns = self._stage(bucket)
-        if num_rows < bucket:
-            columns[:2, num_rows:] = 0
-            columns[2, num_rows:] = self._cache.spare_slot
-        columns[0, :num_rows] = rows.tokens
-        columns[1, :num_rows] = rows.positions
-        columns[2, :num_rows] = rows.slots
-        columns[3, :num_pieces] = rows.last_rows
-        columns[3, num_pieces:] = 0
-        columns[4] = self._spare_place
-        if keeps_hidden:
-            np.copyto(columns[4, :num_pieces], rows.places, where=rows.is_end)
-        self._rows.send(columns.size)
-        narrowest = self._attention.variants[0]  # where all rows fit it, wider ones are of no use
-        key = (bucket, self._attention.load(rows.attention, narrowest if num_rows <= narrowest else None))
-        replay = self._replays.get(key)
-        if replay is None:
-            self._launch(*key)
-        else:
-            replay()
-
-    def _stage(self, bucket: int) -> np.ndarray:
-        """int64 [columns, bucket]."""
-        return self._rows.stage_array()[: _COLUMNS * bucket].reshape(_COLUMNS, bucket)
-
-    def _send_features(self, parts: tuple[Tensor, ...], num_rows: int) -> None:
-        if all(part.device.type == "cpu" and part.dtype == self._model.dtype for part in parts):
-            staged = self._features.stage_rows(num_rows)
-            if len(parts) == 1:
-                staged.copy_(parts[0])
-            else:
-                torch.cat(parts, out=staged)
-            self._features.send(num_rows)
-            return
-        at = 0
-        for part in parts:
-            self._features.tensor[at : at + len(part)].copy_(part)
-            at += len(part)
-
-    def _launch(self, bucket: int, variant: int) -> None:
-        tokens, positions, slots, last_rows, places = self._rows.tensor[: _COLUMNS * bucket].view(_COLUMNS, bucket)
-        hidden = self._model.forward(
-            tokens,
-            self._features.tensor[:bucket],
-            positions,
-            slots,
-            self._attention.plan(bucket, variant),
-            self._cache,
+    def capture(self, key: tuple[int, int], spare: ExtendBatch, capture: Capture) -> None:
+        """Captures a key's forward. spare: one row on the cache's spare page. MUTATES that page."""
+        bucket = self._buckets[self._sizes.index(key[0])]
+        at = PageLists(self._arena.middle, self._arena.middle)
+        filled = extend_tables(
+            self._arena.stage(), bucket.layout, spare.rows, piece=Piece(0, 1, 0, False), at=at, room=self._room
         )
+        self._arena.send(bucket.tables_start, filled.stop)
+        self._replays[key] = capture(partial(self._launch, bucket, key[1]))
+
+    def pieces(self, num_rows: int, *, keeps_hidden: bool) -> Iterator[Piece]:
+        """So many rows, at most max_rows a forward."""
+        for first in range(0, num_rows, self.max_rows):
+            yield Piece(first, min(first + self.max_rows, num_rows), 0, keeps_hidden)
+
+    def fill(self, stage: np.ndarray, batch: ExtendBatch, piece: Piece, *, pages_start: int) -> StagedRows:
+        """MUTATES the arena's stage; its launch MUTATES the cache and, where the piece keeps_hidden, last_hidden at the
+        places of the sessions that end in it. pages_start: the byte where the sessions' lists of pages begin."""
+        num_rows = piece.last - piece.first
+        bucket = self._buckets[bisect_left(self._sizes, num_rows)]
+        start = bucket.tables_start
+        parts = batch.features
+        if num_rows < len(batch.tokens):
+            parts = (joined(parts)[piece.first : piece.last],)
+        if all(part.device.type == "cpu" and part.dtype == self._model.dtype for part in parts):
+            at = bucket.start
+            for part in parts:
+                at = copy_bytes(stage, at, part.contiguous())
+            if at - bucket.start < _EARLY_BYTES:
+                start = bucket.start
+            else:
+                self._arena.send(bucket.start, at)
+        else:
+            first = 0
+            for part in parts:
+                bucket.features[first : first + len(part)].copy_(part)
+                first += len(part)
+        at_pages = PageLists(self._arena.middle, pages_start)
+        filled = extend_tables(stage, bucket.layout, batch.rows, piece=piece, at=at_pages, room=self._room)
+        replay = self._replays.get((bucket.size, filled.variant))
+        launch = replay or partial(self._launch, bucket, filled.variant)
+        return StagedRows(start, filled.stop, bucket.page_indptr, launch)
+
+    def _bucket(self, size: int) -> _Bucket:
+        """Views of the arena."""
+        layout = extend_layout(self._planner.rule, size, end=self._arena.middle)
+        start = layout.columns - aligned(size * self._row_bytes)
+        columns = self._arena.int64(layout.columns, NUM_EXTEND_COLUMNS * size).view(NUM_EXTEND_COLUMNS, size)
+        features = self._arena.part(start, size * self._row_bytes, self._model.dtype).view(size, -1)
+        return _Bucket(size, np.array([*layout]), start, layout.columns, layout.page_indptr, columns, features, layout)
+
+    def _launch(self, bucket: _Bucket, variant: int) -> None:
+        tokens, positions, slots, last_rows, places = bucket.columns
+        plan = self._planner.plan(self._tables(bucket.numbers), bucket.size, variant)
+        hidden = self._model.forward(tokens, bucket.features, positions, slots, plan, self._cache)
         self._last_hidden.index_copy_(0, places, hidden.index_select(0, last_rows))
+
+    def _tables(self, layout: ExtendLayout) -> AttentionTables:
+        arena, size = self._arena, layout.bucket
+        return AttentionTables(
+            counts=arena.int32(layout.counts, 3),
+            units=arena.int32(layout.units, 4 * layout.max_units),
+            q_indptr=arena.int32(layout.q_indptr, size + 1),
+            prefix_len=arena.int32(layout.prefix_len, size),
+            local_len=arena.int32(layout.local_len, size),
+            is_causal=self._is_causal,
+            ancestors=self._no_ancestors,
+            page_indptr=arena.int32(layout.page_indptr, size + 1),
+            page_ids=arena.page_ids,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """Forwards of so many rows, at fixed addresses."""
+
+    size: int
+    layout: np.ndarray  # int64, an ExtendLayout
+    start: int  # the byte of the features, which lie before the tables
+    tables_start: int
+    page_indptr: int
+    columns: Tensor  # [NUM_EXTEND_COLUMNS, size] int64
+    features: Tensor  # [size, H]
+    numbers: ExtendLayout
 
 
 def _buckets_below(limit: int) -> Iterator[int]:

@@ -21,7 +21,7 @@ from engine.tp import TpGroup
 from engine.weights import fingerprint_of, open_weights
 from engine.weights.loader import WeightLoader
 from kernels.head import GreedyTrees, HeadRows, HeadWeights
-from kernels.ops import AttentionBuffers, AttentionLimits, AttentionPlan, Ops
+from kernels.ops import AttentionLimits, AttentionPlan, AttentionPlanner, Ops
 
 
 class HeadModel:
@@ -112,7 +112,7 @@ class HeadModel:
         k, v = (torch.zeros(shape, dtype=self.dtype, device=self.device) for _ in range(2))
         return HeadCache(k, v, num_pages, page_size)
 
-    def attention_buffers(self, cache: HeadCache, *, max_rows: int, max_requests: int) -> AttentionBuffers:
+    def attention_planner(self, cache: HeadCache, *, max_rows: int, max_requests: int) -> AttentionPlanner:
         """For steps on this cache that a graph may hold."""
         config = self.config
         limits = AttentionLimits(
@@ -124,7 +124,7 @@ class HeadModel:
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
         )
-        return self.ops.attention_buffers(limits)
+        return self.ops.attention_planner(limits)
 
     @torch.inference_mode()
     def forward(

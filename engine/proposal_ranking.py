@@ -60,6 +60,20 @@ class NoiseRows:
     positions: Tensor  # [rows] int64
 
 
+@dataclass(frozen=True, slots=True)
+class SessionNoise:
+    """How each session's candidates are ranked, on the device."""
+
+    seed: Tensor  # [b] int64, the bit patterns of uint64
+    temperature: Tensor  # [b] fp64
+    committed_len: Tensor  # [b] int64
+
+    def rows(self, width: int, level: int) -> NoiseRows:
+        """Of the beam nodes, width a session, whose children stand level + 1 positions past the root."""
+        columns = (self.seed, self.temperature.float(), self.committed_len + 1 + level)
+        return NoiseRows(*(column.repeat_interleave(width) if width > 1 else column for column in columns))
+
+
 class Ranked(NamedTuple):
     """The best next tokens of each row, descending."""
 

@@ -8,6 +8,7 @@ from kernels.cpu_ops.native import load_native
 from kernels.cpu_ops.ops import CpuOps
 from kernels.ops import Ops
 from kernels.reference.ops import ReferenceOps
+from kernels.round_tables import missing_tables
 
 BACKENDS = ("auto", "cpu", "flashinfer", "reference", "triton")
 
@@ -55,6 +56,8 @@ def _load_gpu_ops(name: str, device: torch.device) -> Ops:
         raise ValueError(
             f"the backend {name} cannot be imported ({error}): pip install 'paceline[gpu]', or choose reference"
         ) from error
+    if missing := missing_tables():
+        raise ValueError(f"the backend {name} needs the C extension ({missing}): install a C compiler and reinstall")
     interprets = name == "triton" and device.type == "cpu" and triton.knobs.runtime.interpret
     if device.type != "cuda" and not interprets:
         raise ValueError(f"the backend {name} runs on CUDA devices, not on {device}; choose auto")

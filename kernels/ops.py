@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kernels.growth import GrowingTrees
 from kernels.head import Head, HeadWeights
+from kernels.unit_rule import UnitRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,35 @@ class AttentionBuffers(Protocol):
         dtype compiles, so let one pass before a capture. Plans of the same buffers share a workspace: run them in
         stream order.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTables:
+    """An AttentionBatch on the device, at addresses that its owner fills before each run. What lies past it is stale.
+
+    Unlike the batch's, page_indptr may begin past 0.
+    """
+
+    counts: Tensor  # [3] int32: units, rows, requests
+    units: Tensor  # [4 * units] int32, as ``kernels.round_tables`` makes them by the planner's rule
+    q_indptr: Tensor  # [requests + 1] int32
+    prefix_len: Tensor  # [requests] int32
+    local_len: Tensor  # [requests] int32
+    is_causal: Tensor  # [requests] int32, 0 or 1
+    ancestors: Tensor  # [rows] int64, the bit patterns of uint64
+    page_indptr: Tensor  # [requests + 1] int32
+    page_ids: Tensor  # [pages] int32
+
+
+class AttentionPlanner(Protocol):
+    """Plans over tables that somebody else owns. They share a workspace: run them in stream order."""
+
+    limits: AttentionLimits
+    rule: UnitRule
+
+    def plan(self, tables: AttentionTables, num_rows: int, variant: int) -> AttentionPlan:
+        """As ``AttentionBuffers.plan``. variant: one of the rule's rows, by which the tables' units are made."""
         ...
 
 
@@ -310,6 +340,10 @@ class Ops(Protocol):
 
     def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
         """Allocates them. They can be captured where ``supports_graphs``; elsewhere they plan anew in every run."""
+        ...
+
+    def attention_planner(self, limits: AttentionLimits) -> AttentionPlanner:
+        """What ``attention_buffers`` is, less the tables."""
         ...
 
     def move_rows(self, pools: list[Tensor], src: Tensor, dst: Tensor) -> None:

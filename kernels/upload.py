@@ -24,7 +24,7 @@ class Upload:
         self.stages = [torch.zeros(shape, dtype=dtype, pin_memory=is_cuda) for _ in range(_STAGES)]
         self._sent = [torch.cuda.Event() for _ in range(_STAGES)] if is_cuda else []
         self._arrays = [] if dtype is torch.bfloat16 else [stage.numpy() for stage in self.stages]
-        self._parts: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._parts: dict[tuple[int, int, int], tuple[Tensor, Tensor]] = {}
         self._granule = max(1, _GRANULE // dtype.itemsize) if len(shape) == 1 else 1
         self._turn = 0
 
@@ -45,20 +45,20 @@ class Upload:
         self.stage()
         return self._part(count)[1]
 
-    def send(self, count: int) -> None:
-        """MUTATES the first ``count`` entries of the first dimension, as they were staged; those of a flat Upload that
-        follow may change as well."""
-        target, staged = self._part(-(-count // self._granule) * self._granule)
+    def send(self, stop: int, *, start: int = 0) -> None:
+        """MUTATES entries [start, stop) of the first dimension, as they were staged; those of a flat Upload that follow
+        may change as well."""
+        target, staged = self._part(-(-stop // self._granule) * self._granule, start)
         target.copy_(staged, non_blocking=True)
         if self._sent:
             self._sent[self._turn].record()
 
-    def _part(self, count: int) -> tuple[Tensor, Tensor]:
-        """The first entries of the tensor and of what is staged."""
-        key = self._turn, count
+    def _part(self, stop: int, start: int = 0) -> tuple[Tensor, Tensor]:
+        """Entries of the tensor and of what is staged."""
+        key = self._turn, start, stop
         part = self._parts.get(key)
         if part is None:
             if len(self._parts) == _MAX_PARTS:
                 self._parts.clear()
-            part = self._parts[key] = self.tensor[:count], self.stages[self._turn][:count]
+            part = self._parts[key] = self.tensor[start:stop], self.stages[self._turn][start:stop]
         return part

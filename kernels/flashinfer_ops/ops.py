@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kernels.flashinfer_ops.attention import FlashInferAttention
 from kernels.flashinfer_ops.paged_batch import PagedBatch
-from kernels.ops import AttentionBatch, AttentionBuffers, AttentionLimits, AttentionPlan
+from kernels.ops import AttentionBatch, AttentionBuffers, AttentionLimits, AttentionPlan, AttentionPlanner
 from kernels.triton_ops.ops import TritonOps
 
 _SERVED_DTYPE = torch.bfloat16
@@ -33,9 +33,17 @@ class FlashInferOps(TritonOps):
 
     def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
         """Compiles FlashInfer's kernel too: what serves from graphs may meet its first eager step in traffic."""
+        self._compile(limits)
+        return super().attention_buffers(limits)
+
+    def attention_planner(self, limits: AttentionLimits) -> AttentionPlanner:
+        """Compiles FlashInfer's kernel, as ``attention_buffers``."""
+        self._compile(limits)
+        return super().attention_planner(limits)
+
+    def _compile(self, limits: AttentionLimits) -> None:
         if self._flashinfer.fits(_SERVED_DTYPE, limits.head_dim):
             self._flashinfer.compile(_SERVED_DTYPE, limits.head_dim)
-        return super().attention_buffers(limits)
 
 
 class _FlashInferPlan:

@@ -14,6 +14,7 @@ from kernels.ops import (
     AttentionBuffers,
     AttentionLimits,
     AttentionPlan,
+    AttentionPlanner,
     AttentionWeights,
     HeadNorms,
     PendingWalk,
@@ -23,7 +24,7 @@ from kernels.ops import (
 )
 from kernels.reference import growth, philox, select
 from kernels.reference.attention import ReferencePlan
-from kernels.reference.attention_buffers import ReferenceAttentionBuffers
+from kernels.reference.attention_buffers import ReferenceAttentionBuffers, ReferenceAttentionPlanner
 from kernels.reference.head import ReferenceHead
 from kernels.reference.walk import FinishedWalk, sample_and_walk
 
@@ -135,6 +136,9 @@ class ReferenceOps:
 
     def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
         return ReferenceAttentionBuffers(limits, self.device)
+
+    def attention_planner(self, limits: AttentionLimits) -> AttentionPlanner:
+        return ReferenceAttentionPlanner(limits)
 
     def move_rows(self, pools: list[Tensor], src: Tensor, dst: Tensor) -> None:
         for pool in pools:

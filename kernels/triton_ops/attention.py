@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from kernels.ops import AttentionBatch, AttentionLimits
-from kernels.triton_ops.attention_buffers import TritonAttentionBuffers, TritonAttentionPlan
+from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
+from kernels.triton_ops.attention_planner import TritonAttentionPlan
 from kernels.triton_ops.attention_tuning import next_power_of_2
 
 

@@ -1,54 +1,53 @@
-"""Staging: named integer arrays from the host to fixed addresses on the device, in one asynchronous copy."""
+"""Staging: attention's tables from the host to fixed addresses on the device, in one asynchronous copy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import itertools
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from kernels.ops import AttentionBatch, AttentionLimits, AttentionTables
+from kernels.round_tables import LoadLayout, load_batch
+from kernels.unit_rule import UnitRule
 from kernels.upload import Upload
 
 _ALIGNMENT = 256  # bytes; more than the widest load of a kernel
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """An array of at most ``size`` elements of int32 or uint64."""
-
-    name: str
-    size: int
-    dtype: type[np.generic]
-
-
 class Staging:
-    """The sections lie one after the other in an Upload."""
+    """The tables lie one after the other in an Upload, the lists of pages last: they are copied up to their end."""
 
-    def __init__(self, sections: list[Section], device: torch.device) -> None:
-        """The last section is copied up to what it holds, the others whole: it should be the largest."""
-        starts = np.cumsum([0, *(_padded(section) for section in sections)]).tolist()
-        self._upload = Upload((starts[-1],), torch.uint8, device)
-        self._last = sections[-1]
-        self._last_start: int = starts[-2]
-        self.tensors: dict[str, Tensor] = {}
-        self._views: dict[int, dict[str, np.ndarray]] = {stage.data_ptr(): {} for stage in self._upload.stages}
-        for section, start in zip(sections, starts, strict=False):
-            part = slice(start, start + section.size * section.dtype().itemsize)
-            dtype = torch.int64 if section.dtype is np.uint64 else torch.int32
-            self.tensors[section.name] = self._upload.tensor[part].view(dtype)
-            for stage in self._upload.stages:
-                self._views[stage.data_ptr()][section.name] = stage.numpy()[part].view(section.dtype)
+    def __init__(self, limits: AttentionLimits, rule: UnitRule, *, max_units: int, device: torch.device) -> None:
+        requests = limits.max_requests
+        sizes = dict(
+            counts=4 * 3,
+            q_indptr=4 * (requests + 1),
+            prefix_len=4 * requests,
+            local_len=4 * requests,
+            is_causal=4 * requests,
+            page_indptr=4 * (requests + 1),
+            units=16 * max_units,
+            ancestors=8 * limits.max_rows,
+            page_ids=4 * limits.max_pages,
+        )
+        *starts, total = itertools.accumulate(
+            (-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes.values()), initial=0
+        )
+        self._upload = Upload((total,), torch.uint8, device)
+        self._layout = np.array([*LoadLayout._make([*starts, max_units])])
+        self._rule = rule.numbers
+        self._pages_start = starts[-1]
+        parts = {
+            name: self._upload.tensor[start : start + size]
+            for (name, size), start in zip(sizes.items(), starts, strict=True)
+        }
+        self.tables = AttentionTables(
+            **{name: part.view(torch.int64 if name == "ancestors" else torch.int32) for name, part in parts.items()}
+        )
 
-    def upload(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Copies each array to the start of its section, in the order of the current stream. Reads them at once."""
-        views = self._views[self._upload.stage().data_ptr()]
-        for name, array in arrays.items():
-            views[name][: len(array)] = array
-        self._upload.send(self._last_start + len(arrays[self._last.name]) * self._last.dtype().itemsize)
-
-
-def _padded(section: Section) -> int:
-    num_bytes = section.size * section.dtype().itemsize
-    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+    def load(self, batch: AttentionBatch, variant: int) -> int:
+        """In the order of the current stream. Reads the batch at once. variant 0: the fastest. Returns the variant."""
+        variant = load_batch(self._upload.stage_array(), self._layout, self._rule, batch, variant)
+        self._upload.send(self._pages_start + 4 * len(batch.page_ids))
+        return variant

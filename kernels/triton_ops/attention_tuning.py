@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kernels.unit_rule import UnitRule
+
 _USUAL_HEAD_BYTES = 256  # 128 values of 16 bits
 
 
@@ -43,6 +45,16 @@ class AttentionTuning:
     def tiles(self, group: int) -> dict[int, TileTuning]:
         """By rows a tile, ascending."""
         return {tile.tile_rows(group): tile for tile in (self.narrow, self.wide)}
+
+    def unit_rule(self, group: int, target_units: int) -> UnitRule:
+        """target_units: units at once that fill the device."""
+        return UnitRule(
+            rows=tuple(self.tiles(group)),
+            target_units=target_units,
+            wide_gain=self.wide_gain,
+            min_split_len=self.min_split_len,
+            invariant_split_len=self.invariant_split_len,
+        )
 
 
 def next_power_of_2(n: int) -> int:

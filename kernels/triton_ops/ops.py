@@ -12,6 +12,7 @@ from kernels.ops import (
     AttentionBuffers,
     AttentionLimits,
     AttentionPlan,
+    AttentionPlanner,
     HeadNorms,
     PendingWalk,
     SamplingBatch,
@@ -22,6 +23,7 @@ from kernels.reference.ops import ReferenceOps
 from kernels.triton_ops import activation, grow, kv, norm, philox, rope, select
 from kernels.triton_ops.attention import TritonAttention
 from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
+from kernels.triton_ops.attention_planner import TritonAttentionPlanner
 from kernels.triton_ops.linear import ROUNDED_ROWS, SKINNY_ROWS, SkinnyLinear
 from kernels.triton_ops.overlap import can_overlap
 from kernels.triton_ops.rounded_weight import DraftWeight, RoundedWeight
@@ -159,6 +161,9 @@ class TritonOps(ReferenceOps):
 
     def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
         return TritonAttentionBuffers(limits, self.device)
+
+    def attention_planner(self, limits: AttentionLimits) -> AttentionPlanner:
+        return TritonAttentionPlanner(limits, self.device)
 
     def gumbel(self, seeds: np.ndarray, positions: np.ndarray, ids: Tensor) -> Tensor:
         bits, where = (torch.from_numpy(array).to(self.device) for array in (seeds.view(np.int64), positions))

@@ -26,6 +26,7 @@ from tests.support.attention_batches import (
 pytest.importorskip("triton", reason="triton is not installed here")
 from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
 from kernels.triton_ops.attention_tuning import AttentionTuning
+from kernels.triton_ops.attention_units import units_of
 from kernels.triton_ops.ops import TritonOps
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="triton compiles for the GPU here")
@@ -79,7 +80,7 @@ def test_a_split_prefix_adds_up(requests: list[Request], variant: int) -> None:
     q = make_queries(num_rows, HEADS, torch.float32)
     buffers = TritonAttentionBuffers(limits_of([batch], HEADS), CPU, tuning=EAGER_SPLITS)
     plan = buffers.plan(num_rows, buffers.load(batch, buffers.variants[variant]))
-    assert buffers.rule.make_units(batch, buffers.variants[variant]).num_partials > 1
+    assert units_of(buffers.rule, batch, buffers.variants[variant]).num_partials > 1
     for _ in range(2):
         _assert_attends(plan.run(q, *caches), batch, q, caches)
         assert not buffers.arrivals.any()

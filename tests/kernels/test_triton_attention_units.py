@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +13,13 @@ from kernels.ops import AttentionBatch
 from tests.support.attention_batches import BRANCHY_TREE, Heads, Request, limits_of, make_batch
 
 pytest.importorskip("triton", reason="triton is not installed here")
-from kernels.triton_ops.attention_staging import Section, Staging
+from kernels.round_tables import choose_rows
+from kernels.triton_ops.attention_staging import Staging
 from kernels.triton_ops.attention_tuning import AttentionTuning
-from kernels.triton_ops.attention_units import UnitRule
+from kernels.triton_ops.attention_units import Units, units_of
 
 NARROW, WIDE = 4, 16
-RULE = UnitRule(AttentionTuning(min_split_len=32), (NARROW, WIDE), target_units=33)
+RULE = AttentionTuning(min_split_len=32).unit_rule(group=4, target_units=33)
 
 
 def _random_batch(rng: np.random.Generator) -> AttentionBatch:
@@ -33,7 +37,7 @@ def _random_batch(rng: np.random.Generator) -> AttentionBatch:
 def test_every_row_lies_in_one_tile_whose_splits_are_all_there(tile_rows: int) -> None:
     for seed in range(50):
         batch = _random_batch(np.random.default_rng(seed))
-        units = RULE.make_units(batch, tile_rows)
+        units = units_of(RULE, batch, tile_rows)
         tiles: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         for request, first, code, partial in units.table.tolist():
             tiles.setdefault((request, first), []).append((code & 0xFFFF, code >> 16, partial))
@@ -52,7 +56,7 @@ def test_every_row_lies_in_one_tile_whose_splits_are_all_there(tile_rows: int) -
 def test_no_batch_of_a_bucket_outgrows_the_grid_or_the_workspace(tile_rows: int) -> None:
     for seed in range(50):
         batch = _random_batch(np.random.default_rng(seed))
-        units = RULE.make_units(batch, tile_rows)
+        units = units_of(RULE, batch, tile_rows)
         num_rows, num_requests = int(batch.q_indptr[-1]), len(batch.prefix_len)
         assert len(units.table) <= RULE.max_units(num_rows, tile_rows, max_requests=num_requests)
         assert units.num_partials <= RULE.max_partials
@@ -60,14 +64,14 @@ def test_no_batch_of_a_bucket_outgrows_the_grid_or_the_workspace(tile_rows: int)
 
 def test_one_long_request_is_split_over_the_device_and_a_short_one_is_not() -> None:
     long, short = make_batch([Request(8191, 1)], 16), make_batch([Request(31, 1)], 16)
-    assert len(RULE.make_units(long, NARROW).table) == RULE.target_units
-    assert len(RULE.make_units(short, NARROW).table) == 1
-    assert RULE.make_units(short, NARROW).num_partials == 0
+    assert len(units_of(RULE, long, NARROW).table) == RULE.target_units
+    assert len(units_of(RULE, short, NARROW).table) == 1
+    assert units_of(RULE, short, NARROW).num_partials == 0
 
 
 def test_a_full_device_splits_only_what_would_end_last() -> None:
     batch = make_batch([Request(8191, 1), *[Request(199, 1)] * 255], 16)
-    units = RULE.make_units(batch, NARROW)
+    units = units_of(RULE, batch, NARROW)
     split = units.table[units.table[:, 2] >> 16 > 1]
     assert set(split[:, 0]) == {0} and len(split) == 5
 
@@ -85,7 +89,7 @@ def test_a_full_device_splits_only_what_would_end_last() -> None:
     ids=["nothing", "decode", "small", "chunks", "decode and a small chunk", "decode and a large chunk"],
 )
 def test_wide_tiles_are_taken_where_they_save_reads(requests: list[Request], rows: int) -> None:
-    assert RULE.choose_rows(make_batch(requests, 16)) == rows
+    assert choose_rows(RULE.numbers, make_batch(requests, 16)) == rows
 
 
 def test_buffers_of_any_grouping_have_tiles() -> None:
@@ -101,19 +105,49 @@ def test_buffers_of_any_grouping_have_tiles() -> None:
         assert TritonAttentionBuffers(limits, torch.device("cpu")).variants == variants
 
 
-def test_staging_keeps_each_section_apart() -> None:
-    sections = [Section("few", 3, np.int32), Section("wide", 5, np.uint64), Section("many", 100, np.int32)]
-    staging = Staging(sections, torch.device("cpu"))
-    addresses = {name: tensor.data_ptr() for name, tensor in staging.tensors.items()}
-    for count in (3, 2, 1):
-        staging.upload(
-            {
-                "few": np.full(count, count, np.int32),
-                "wide": np.full(count, 2**63 + count, np.uint64),
-                "many": np.full(30 * count, -count, np.int32),
-            }
-        )
-        assert staging.tensors["few"].tolist()[:count] == [count] * count
-        assert staging.tensors["wide"].numpy().view(np.uint64).tolist()[:count] == [2**63 + count] * count
-        assert staging.tensors["many"].tolist()[: 30 * count] == [-count] * 30 * count
-    assert {name: tensor.data_ptr() for name, tensor in staging.tensors.items()} == addresses
+def test_staging_keeps_each_table_apart() -> None:
+    batches = [_random_batch(np.random.default_rng(seed)) for seed in range(20)]
+    limits = limits_of(batches, Heads(16, 4, 128))
+    most = RULE.max_units(limits.max_rows, NARROW, max_requests=limits.max_requests)
+    staging = Staging(limits, RULE, max_units=most, device=torch.device("cpu"))
+    tables = staging.tables
+    addresses = [getattr(tables, field.name).data_ptr() for field in fields(tables)]
+    for batch in batches:
+        variant = staging.load(batch, 0)
+        assert variant == choose_rows(RULE.numbers, batch)
+        units = units_of(RULE, batch, variant).table
+        assert tables.counts.tolist() == [len(units), batch.q_indptr[-1], len(batch.prefix_len)]
+        assert tables.units.tolist()[: units.size] == units.reshape(-1).tolist()
+        assert tables.ancestors.numpy().view(np.uint64).tolist()[: len(batch.ancestors)] == batch.ancestors.tolist()
+        for name in ("q_indptr", "prefix_len", "local_len", "is_causal", "page_indptr", "page_ids"):
+            array = getattr(batch, name)
+            assert getattr(tables, name).tolist()[: len(array)] == array.tolist()
+    assert [getattr(tables, field.name).data_ptr() for field in fields(tables)] == addresses
+
+
+@pytest.mark.parametrize("invariant", [False, True])
+def test_units_are_those_of_a_plain_reference(invariant: bool) -> None:
+    for seed in range(50):
+        batch = replace(_random_batch(np.random.default_rng(seed)), batch_invariant=invariant)
+        for tile_rows in (NARROW, WIDE):
+            units, wanted = units_of(RULE, batch, tile_rows), _plain_units(batch, tile_rows)
+            assert units.table.tolist() == wanted.table.tolist()
+            assert units.num_partials == wanted.num_partials
+
+
+def _plain_units(batch: AttentionBatch, tile_rows: int) -> Units:
+    tiles = []
+    for request, q_len in enumerate(np.diff(batch.q_indptr).tolist()):
+        kv_len = int(batch.prefix_len[request] + batch.local_len[request])
+        for first in range(0, q_len, tile_rows):
+            unseen = max(q_len - first - tile_rows, 0) if batch.is_causal[request] else 0
+            tiles.append((request, first, kv_len - unseen, q_len))
+    even = max(RULE.min_split_len, math.ceil(sum(stop for _, _, stop, _ in tiles) / RULE.target_units))
+    table, partials = [], 0
+    for request, first, stop, q_len in tiles:
+        splits = max(1, math.ceil(stop / even))
+        if batch.batch_invariant:
+            splits = max(1, math.ceil(stop / RULE.invariant_split_len)) if q_len <= tile_rows else 1
+        table += [(request, first, split + (splits << 16), partials if splits > 1 else 0) for split in range(splits)]
+        partials += splits if splits > 1 else 0
+    return Units(np.array(table, np.int32).reshape(-1, 4), partials)
