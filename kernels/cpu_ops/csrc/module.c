@@ -5,6 +5,7 @@
 #include <Python.h>
 
 #include "grow.h"
+#include "tables.h"
 #include "trees.h"
 
 /* Reads exactly count integers; returns 0 with an exception set on a mismatch. */
@@ -440,6 +441,11 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, .m_name = "_native", .m_size = 0, .m_methods = methods};
+static int add_tables(PyObject *module) { return PyModule_AddFunctions(module, table_methods); }
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)add_tables}, {0, NULL}};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_size = 0, .m_methods = methods, .m_slots = slots};
 
 PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&module); }
