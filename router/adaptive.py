@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +14,12 @@ from router.attendance import Attendance
 from router.cost_model import CostModel
 from router.following import Following
 from router.goodput import Prompts
+from router.hindsight import Hindsight
 from router.plan_rows import PlannerSettings
 from router.planner import Situation, TargetPlanner
 from router.rungs import Ladder
 from router.step_costs import Batch
+from router.step_report import StepReport
 
 PLAN_INTERVAL_S = 0.1  # between two looks at the plan; one takes a millisecond or two
 
@@ -26,23 +27,8 @@ _RATE_S = 1.0  # over which prompts are counted
 _OBSERVE_INTERVAL_S = 0.01  # between two steps whose times are learnt from
 _WARM_S = 1.0  # after its last tree a draft may have to catch up first, which says little about the next ones
 _LEAST_JOINED = 0.25  # share of the requests that still have trees, for which all wait until these are off as well
+_SETTLED = 6  # steps with trees of one growth, after which no ask for another one is under way
 _LEAST_AWAY = 0.25  # share of the requests that a step leaves out for their trees; fewer came or went
-
-
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """One step of a target as it reports it; counts are for all routers together."""
-
-    decoding: int  # requests past their prompt
-    rows: int
-    prefill_tokens: int
-    requests: int  # that verified in it
-    drafted: int  # of them with more than one node
-    context_tokens: int
-    step_ms: float
-    wait_ms: float  # before it, for trees alone
-    turnaround_ms: float = 0.0  # from the asks for its trees to the last of them; 0: not known
-    prefilling: int = 0  # requests whose prompt is not done
 
 
 class RoundReport(NamedTuple):
@@ -63,9 +49,11 @@ class TargetPolicy:
         self._planner = TargetPlanner(model, costs, settings)
         self._following = Following(shares_host=costs.shares_host)
         self._attendance = Attendance(now_s)
+        self._hindsight = Hindsight(model, costs)
         self._rounds: list[tuple[int, int, int, bool]] = []  # slot, index of the shape, accepted, late
         self._growths: set[TreeShape] = set()  # of the rounds since the last step
-        self._growth: TreeShape | None = None  # of the trees that came last
+        self._growth: TreeShape | None = None  # of the trees that came last; None where they were of several
+        self._num_alike = 0  # steps with trees before the last one, of the same growth
         self._num_late = 0  # rounds since the last step
         self._joins = False
         self._had_prompts = False  # in the last step
@@ -124,16 +112,17 @@ class TargetPolicy:
         self._count_prompts(report, now_s)
         if not report.rows:
             return
+        self._hindsight.take_step(report)
         num_late, self._num_late = self._num_late, 0
         growths, self._growths = self._growths, set()
         if report.drafted or num_late:
-            self._growth = next(iter(growths), None)
+            self._note_growth(growths)
         if report.requests:
             self._context_tokens = report.context_tokens / report.requests
         if now_s - self._observed_s >= _OBSERVE_INTERVAL_S:
             self._observed_s = now_s
             self._is_warm = now_s - self._asked_s < _WARM_S
-            self._observe(report, growths, num_late)
+            self._observe(report, num_late)
         if report.drafted + num_late:
             self._asked_s = now_s
             if self.joined:
@@ -143,8 +132,9 @@ class TargetPolicy:
                     self.costs.halving.observe(is_split=is_split)
         self._had_prompts = report.prefill_tokens > 0
 
-    def _observe(self, report: StepReport, growths: set[TreeShape], num_late: int) -> None:
-        """Of the ways from asks to trees those alone are learnt from that were for trees of one growth.
+    def _observe(self, report: StepReport, num_late: int) -> None:
+        """Of the ways from asks to trees those alone are learnt from that were for trees of one growth, as those before
+        were: after a change of growth some requests ask for the old one, and each waits for both.
 
         Where a draft shares the target's host, no step is learnt from beside which it had more to do than usual: the
         prompts of the last step, or trees that are late. While trees are asked, plain steps are seen at no other time,
@@ -158,13 +148,18 @@ class TargetPolicy:
         num_asked = report.drafted + num_late
         taken_ms = max(report.turnaround_ms, self._waited_ms(report, num_asked))
         is_catching_up = not self._is_warm or (self.costs.shares_host and self._had_prompts)
-        if taken_ms <= 0 or is_catching_up or len(growths) != 1:
+        if taken_ms <= 0 or is_catching_up or self._growth is None or self._num_alike < _SETTLED:
             return
-        growth = growths.pop()
+        growth = self._growth
         sessions = max(1, num_asked // self.num_drafts)
         beside = 1.0 - min(1.0, report.wait_ms / taken_ms)
         observe = self.costs.trees.observe_late if num_late else self.costs.trees.observe
         observe(growth, sessions, taken_ms, beside=beside)
+
+    def _note_growth(self, growths: set[TreeShape]) -> None:
+        growth = growths.pop() if len(growths) == 1 else None
+        self._num_alike = self._num_alike + 1 if growth == self._growth else 0
+        self._growth = growth
 
     def _beside_ms(self, report: StepReport) -> float | None:
         """That a draft was at work for requests that the step left out; None where nobody said what for, or where some
@@ -199,6 +194,8 @@ class TargetPolicy:
         """Works in what was reported. Returns the ladders that are other ones from now on."""
         self._planned_s = now_s
         self._learn()
+        self._hindsight.conclude(self._planner.num_requests, self.num_drafts, joined=self.joined)
+        self.costs.record.look(now_s)
         situation = Situation(
             self._decoding, self._context_tokens, self.num_drafts, self._prompts(), self._attendance.share
         )
@@ -209,6 +206,7 @@ class TargetPolicy:
         if rounds:
             slots, shapes, accepted, late = (np.array(column) for column in zip(*rounds, strict=True))
             self.model.observe(RoundsSeen(slots, shapes, accepted, late), self._planner.skills)
+            self._hindsight.take_rounds(shapes.tolist())
         self._planner.free_slots()
 
     def _count_prompts(self, report: StepReport, now_s: float) -> None:

@@ -9,7 +9,7 @@ from paceline.address import host_of
 from paceline.step_table import StepTable
 from paceline.types import Rung, TreeShape
 from router.acceptance import AcceptanceModel
-from router.adaptive import RoundReport, StepReport, TargetPolicy
+from router.adaptive import RoundReport, TargetPolicy
 from router.cost_model import CostModel
 from router.cost_tables import ProposeTable
 from router.fleet import Fleet
@@ -19,6 +19,7 @@ from router.placement import Head
 from router.plan_rows import PlannerSettings
 from router.rungs import Ladder
 from router.shape_menu import ShapeMenu
+from router.step_report import StepReport
 from router.target_link import TargetLink
 
 

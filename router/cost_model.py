@@ -9,6 +9,7 @@ from paceline.types import TreeShape
 from router.cost_tables import ProposeTable
 from router.halving import Halving
 from router.step_costs import Batch, StepCosts
+from router.track_record import TrackRecord
 from router.tree_costs import TreeCosts
 
 
@@ -18,6 +19,7 @@ class Costs(Protocol):
     follow_ms: float  # that a prompt's token costs beside its step, where a draft follows it on the target's own host
     overlaps: bool  # the target may verify one half's trees while the other half's are drafted
     halving: Halving  # which way the target took, and what that corrects
+    record: TrackRecord  # what choices gave over what these times promise of them
 
     def step_ms(self, rows: Floats, batch: Batch) -> Floats:
         """Of a step with so many rows, prompt tokens included. [...], of the shape of rows."""
@@ -51,6 +53,7 @@ class CostModel:
         self.steps = StepCosts(steps, shares_host=shares_host)
         self.trees = TreeCosts(proposals, shares_host=shares_host)
         self.halving = Halving()
+        self.record = TrackRecord()
         self.hopeful: Costs = _Hopeful(self)
 
     @property
@@ -78,6 +81,7 @@ class _Hopeful:
         self.follow_ms = costs.follow_ms
         self.overlaps = costs.overlaps
         self.halving = costs.halving
+        self.record = costs.record
         self._costs = costs
 
     @property

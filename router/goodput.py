@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline.step_table import Floats
 from paceline.types import TreeShape
@@ -61,15 +60,32 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """goodput: tokens a second, where all step together (joined) or apart, whichever gives more.
+    """Tokens a second of one choice: where all step together, and where plain requests and prompts step apart.
 
-    gain: of a round in halves, how many times as long one at once takes, by the costs alone; 1 where a target has no
-    choice.
+    promised: the same by the costs alone, of so many requests at every moment. gain: of a round in halves, how many
+    times as long one at once takes, by the costs alone; 1 where a target has no choice.
     """
 
-    goodput: float
-    joined: bool
+    together: float
+    apart: float
+    promised_together: float
+    promised_apart: float
     gain: float
+
+    @property
+    def goodput(self) -> float:
+        """By the better way."""
+        return max(self.together, self.apart)
+
+    @property
+    def joined(self) -> bool:
+        """Whether that is all together."""
+        return self.together > self.apart
+
+    @property
+    def promised(self) -> float:
+        """By the better way, before any record."""
+        return max(self.promised_together, self.promised_apart)
 
 
 class Goodput:
@@ -96,13 +112,15 @@ class Goodput:
         drafted = Batch(1.0, crowd.context_tokens, 1.0)
         spent = self._costs.step_ms(menu.num_nodes.astype(float), drafted) + waits[menu.growth_index]
         plain = np.full((len(crowd.share), 1), 1.0) / self._costs.step_ms(np.ones(1), batch)
+        growths, nodes = np.append(menu.growth_index, OFF), np.append(menu.num_nodes, 1).astype(float)
         rates: Floats = 1e3 * np.concatenate([crowd.lengths / spent, plain], axis=1)
-        return rates
+        return rates * self._costs.record.factors(np.ones(1), growths, nodes, joined=False)
 
     def of(self, crowd: Crowd, batch: float, prompts: Prompts, shapes: Ints) -> Rate:
         """What one choice, [levels], gives at one batch size."""
         rated = self._rate(crowd, np.array([batch]), prompts, shapes[None])
-        return Rate(float(rated.goodput[0, 0]), bool(rated.joined[0, 0]), float(rated.gain[0, 0]))
+        ways = (rated.together, rated.apart, rated.promised_together, rated.promised_apart, rated.gain)
+        return Rate(*(float(way[0, 0]) for way in ways))
 
     def of_rows(self, crowd: Crowd, batches: Floats, prompts: Prompts, shapes: Ints) -> Floats:
         """[batches], tokens a second: the choice shapes[i], of [batches, levels], at batches[i]."""
@@ -140,12 +158,21 @@ class Goodput:
             beside = functools.partial(self._costs.wait_ms, beside=1.0)
             work.half_wait = self._of_growths(beside, largest, num_on / 2 / crowd.num_drafts)
             work.half_draft = self._of_growths(self._costs.draft_ms, largest, num_on / 2 / crowd.num_drafts)
-        return self._cycle(crowd, sizes, prompts, work)
+        rated = self._cycle(crowd, sizes, prompts, work)
+        factors = functools.partial(self._costs.record.factors, batches, self._growths(largest), nodes @ crowd.share)
+        rated.together *= factors(joined=True)
+        rated.apart *= factors(joined=False)
+        return rated
+
+    def _growths(self, largest: Ints) -> Ints:
+        """[options]: number of each option's growth, or OFF."""
+        growths: Ints = np.where(largest == OFF, OFF, self._menu.growth_index[largest])
+        return growths
 
     def _of_growths(self, ms: Callable[[TreeShape, Floats], Floats], largest: Ints, sessions: Floats) -> Floats:
         """[batches, options]: ms of each option's growth, 0 of OFF. largest: [options], a shape of each, or OFF."""
         taken = np.zeros_like(sessions)
-        growths = np.where(largest == OFF, OFF, self._menu.growth_index[largest])
+        growths = self._growths(largest)
         for growth in set(growths.tolist()) - {OFF}:
             its = growths == growth
             taken[:, its] = ms(self._menu.growths[growth], sessions[:, its])
@@ -173,7 +200,7 @@ class Goodput:
             in_halves = (work.num_on >= 2) & (halves < round_ms)
             round_ms = np.where(in_halves, halves, round_ms)
             turn_ms = np.where(in_halves, halves / 2, round_ms)
-        together = (work.on_tokens + work.num_off) / (round_ms * self._in_flight(sizes, prompts, turn_ms))
+        together = (work.on_tokens + work.num_off) / round_ms
         # Apart: plain requests, or a prompt, step while the trees are on their way.
         has_plain = work.num_off > 1e-9 * sizes
         idle = step(work.num_off, others)
@@ -182,10 +209,15 @@ class Goodput:
         filler = np.where(has_plain, idle + prompt_share * by_prompt, alone)
         spent = verify + between * filler + np.where(has_plain, 0.0, (1.0 - prompt_share) * work.wait)
         apart = (work.on_tokens + (1.0 + between * has_plain) * work.num_off) / spent
-        apart = apart / self._in_flight(sizes, prompts, spent / (1.0 + between))
-        joined = (work.num_on > 0) & (together > apart)
-        goodput = np.where(joined | (work.num_on == 0), together, apart)
-        return _Rated(1e3 * goodput, joined, gain)
+        alone_ms = spent / (1.0 + between)
+        apart, alone_ms = (np.where(work.num_on == 0, *pair) for pair in ((together, apart), (turn_ms, alone_ms)))
+        return _Rated(
+            together=1e3 * together / self._in_flight(sizes, prompts, turn_ms),
+            apart=1e3 * apart / self._in_flight(sizes, prompts, alone_ms),
+            promised_together=1e3 * together,
+            promised_apart=1e3 * apart,
+            gain=gain,
+        )
 
     def _in_flight(self, sizes: Floats, prompts: Prompts, turn_ms: Floats) -> Floats:
         """[batches, options]: requests for each that decodes: one that comes waits for half a turn on average, and its
@@ -228,10 +260,17 @@ class _Round:
     half_draft: Floats | float = 0.0  # of it, what the draft works
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Rated:
     """[batches, options] each."""
 
-    goodput: Floats
-    joined: NDArray[np.bool_]
+    together: Floats
+    apart: Floats
+    promised_together: Floats
+    promised_apart: Floats
     gain: Floats
+
+    @property
+    def goodput(self) -> Floats:
+        better: Floats = np.maximum(self.together, self.apart)
+        return better

@@ -22,6 +22,7 @@ _DOUBT = 0.5  # of a margin, for each doubling or halving between two batch size
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
     """window_s: a request's setting changes at most once in it. margin: gain that a change must promise, a share.
+    patience: what gains past the margin must add up to, one a look, for a change.
 
     start_margin: the same where nobody has a tree: both ways are as good as each other around some batch size, there
     noise would start trees and end them again, and a change costs every request a round or two.
@@ -29,6 +30,7 @@ class PlannerSettings:
 
     window_s: float = 0.5
     margin: float = 0.02
+    patience: float = 0.05
     start_margin: float = 0.06
     probe_loss: float = 0.01  # share of the goodput that may go into asking what drafts would be accepted now
     default: TreeShape | None = None  # what to begin with, unless the calibration promises more than trust
@@ -43,6 +45,7 @@ class PlanRows:
 
     def __init__(self, menu: ShapeMenu, costs: CostModel, settings: PlannerSettings) -> None:
         self.shapes = np.full((len(BATCHES), len(SKILLS)), OFF)
+        self._gains = np.zeros(len(BATCHES))  # of the best over what is held, past the margin, of the last looks
         self._goodput = Goodput(menu, costs)
         self._hopeful = Goodput(menu, costs.hopeful)
         self._menu = menu
@@ -64,20 +67,28 @@ class PlanRows:
         self.shapes[0] = np.where(factor * alone[:, number] >= alone[levels, best], number, best)
 
     def revise(self, crowd: Crowd, prompts: Prompts, batch: float) -> bool:
-        """Takes over what promises more than the margin; whether there was any.
+        """Takes over what has promised more for long enough; whether there was any.
+
+        What is promised varies with what happens to run, and after a change requests have trees of two kinds for a
+        while, and the target tries both ways to run rounds anew: so gains add up, less the margin, and count once their
+        sum is worth a change (Page, "Continuous inspection schemes", 1954). A large one is followed at once, a small
+        one when it lasts.
 
         batch: the size that runs. What it teaches of others is the less sure the further they are: their margins are
         larger, so that what was learnt there itself holds until it can be learnt anew.
         """
+        settings = self._settings
         doubt = 1.0 + _DOUBT * np.abs(np.log2(BATCHES / batch))
-        factor = 1.0 + self._settings.margin * doubt
         held = self._goodput.of_rows(crowd, BATCHES, prompts, self.shapes)
         new = self._goodput.best(crowd, BATCHES, prompts)
         is_off = (self.shapes == OFF).all(axis=1)
-        least = held * np.where(is_off, 1.0 + self._settings.start_margin * doubt, factor)
-        better = (new.shapes != self.shapes).any(axis=1) & (new.goodput > least)
+        margin = np.where(is_off, settings.start_margin, settings.margin) * doubt
+        self._gains = np.maximum(0.0, self._gains + np.log(new.goodput / held) - margin)
+        better = (new.shapes != self.shapes).any(axis=1) & (self._gains > settings.patience * doubt)
         better[0] = False
         self.shapes[better] = new.shapes[better]
+        self._gains[better] = 0.0
+        factor = 1.0 + margin
         alone, levels = self._goodput.alone(crowd), np.arange(len(SKILLS))
         best = _best_of(alone)
         gains = alone[levels, best] > factor[0] * alone[levels, self.shapes[0]]

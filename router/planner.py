@@ -22,6 +22,7 @@ _HOPE_EVERY = 8.0  # windows between two trials of what was hardly seen
 _PROBE_EVERY = 4.0  # windows between two probes, at least
 _IDLE_PROBE = 3.0  # times as far apart are probes that pay only where drafts have become more than much better
 _BELIEF_STD = 0.35  # of what is known of a request's skill after some ten rounds
+_JOIN_MARGIN = 0.05  # gain that stepping apart must promise while all step together
 _MUCH_BETTER = 0.5  # of a skill
 _FADE_ROUNDS_PER_S = 4.0  # of the record of a request that decodes plainly: half is gone after 17 s
 
@@ -72,6 +73,7 @@ class TargetPlanner:
         self._probe: Hashable | None = None
         self._probe_until_s = -np.inf
         self._probe_after_s = -np.inf
+        self._known_s = -np.inf  # when most requests speculated last, or one was probed
 
     @property
     def num_requests(self) -> int:
@@ -120,6 +122,8 @@ class TargetPlanner:
             self._revise(crowd, batch, situation.prompts, now_s)
         if self._probe is not None and now_s >= self._probe_until_s:
             self._probe = None
+        if 2 * len(plain) < len(self._members):
+            self._known_s = now_s
         if self._probe is None and now_s >= self._probe_after_s:
             self._choose_probe(situation, plain, now_s)
         return self._assign(now_s)
@@ -171,9 +175,10 @@ class TargetPlanner:
             self._bounds, changed = Bounds(batch), True
         row = self._bounds.row(batch)
         rate = plan.rate(crowd, batch, prompts, row)
-        self.joined = rate.joined
+        held = 1.0 + _JOIN_MARGIN if self.joined else 1.0
+        self.joined = rate.joined or rate.together < rate.apart < held * rate.together
         shapes_here = tuple(plan.shapes[row].tolist())
-        if rate.joined and shapes_here == self._shapes_here:
+        if self.joined and shapes_here == self._shapes_here:
             self._costs.halving.heed(rate.gain)
         else:
             self._costs.halving.forget()
@@ -199,8 +204,11 @@ class TargetPlanner:
         loss = max(0.0, 1.0 - probed / self._plan.rate_plain(one, batch, situation.prompts))
         better = self._crowd(self._lengths(SKILLS + _MUCH_BETTER), situation)
         rarely = 1.0 if self._plan.may_pay(better, batch, situation.prompts) else _IDLE_PROBE
-        self._probe_until_s = now_s + window_s
-        self._probe_after_s = now_s + rarely * window_s * max(_PROBE_EVERY, loss / self._settings.probe_loss)
+        self._probe_after_s = self._known_s + rarely * window_s * max(_PROBE_EVERY, loss / self._settings.probe_loss)
+        if now_s < self._probe_after_s:
+            self._probe = None
+            return
+        self._probe_until_s = self._known_s = now_s + window_s
 
     def _probe_shape(self) -> int:
         """The largest tree of the plan's smallest batch that has one, or the menu's smallest."""

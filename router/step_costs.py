@@ -10,13 +10,16 @@ from paceline.step_table import Floats, StepTable
 from router.cost_fit import LEAST_FACTOR, LEAST_NOISE_MS, OUTLIER, DriftingFit, Weight
 from router.table_points import POINT, TablePoints
 
-# Before it was seen: what each tree costs the target's host (plan, commit, ask). One H200, 1 to 32 requests: 0.09 ms.
+# Before it was seen: what each tree costs the target's host (plan, commit, ask), and what all together do: a step with
+# trees is not launched behind another one. One H200, 1 to 32 requests: 0.09 and 0.5 ms.
 TREE_MS = 0.05
+TREES_MS = 0.3
 
 _NOISE = 0.1  # of a time, relative
 _MEMORY = 2000.0  # observations
 _BESIDE, _BESIDE_STD = 0.5, 0.75  # of a draft's time: what it takes from a step on its host, before it was seen
 _BESIDE_ELSEWHERE = 0.05
+_POINTS = 7  # weights before those of the table's points
 _REQUESTS = 256.0  # units of the features
 _CONTEXT_TOKENS = 100_000.0
 
@@ -32,9 +35,10 @@ class Batch:
 
 
 class StepCosts:
-    """The table's time at a step's rows, times a scale, plus parts by requests and by trees (the host's work), by
-    context tokens (attention) and by a draft's work beside it; and at each of the table's points by what share that is
-    off: services that warm up at once on the same cores measure each other, so no scale makes a table right everywhere.
+    """The table's time at a step's rows, times a scale, plus parts by requests, by trees and for any trees (the host's
+    work), by context tokens (attention) and by a draft's work beside it; and at each of the table's points by what
+    share that is off: services that warm up at once on the same cores measure each other, so no scale makes a table
+    right everywhere.
 
     A step beside a draft's work is launched while another one runs: what its trees cost the host does not show.
     """
@@ -51,6 +55,7 @@ class StepCosts:
                 Weight(0.0, 0.5, 0.0, _MEMORY),
                 Weight(0.0, 0.5, 0.0, _MEMORY),
                 Weight(TREE_MS, TREE_MS, 0.0, _MEMORY),
+                Weight(TREES_MS, TREES_MS, 0.0, _MEMORY),
                 Weight(*beside, 0.0, _MEMORY),
                 *[POINT] * len(self._points),
             ]
@@ -63,13 +68,14 @@ class StepCosts:
 
     def ms(self, rows: Floats, batch: Batch, *, hopeful: bool = False) -> Floats:
         """hopeful: a draft's work beside a step takes as little as it may, by what is known of it."""
-        scale, constant, by_requests, by_context, by_trees, beside = self._fit.weights[:6].tolist()
+        scale, constant, by_requests, by_context, by_trees, with_trees, beside = self._fit.weights[:_POINTS].tolist()
         if hopeful:
-            beside = max(0.0, beside - self._fit.std(5))
+            beside = max(0.0, beside - self._fit.std(_POINTS - 1))
         rest = constant + by_requests / _REQUESTS * batch.requests + by_context / _CONTEXT_TOKENS * batch.context_tokens
         table = self.table.at(rows)
-        host = np.where(np.asarray(batch.beside_ms) > 0.0, 0.0, by_trees * batch.trees)
-        factors = self._points.bounded(np.maximum(scale + self._fit.weights[6:], LEAST_FACTOR))
+        host = by_trees * batch.trees + with_trees * np.minimum(batch.trees, 1.0)
+        host = np.where(np.asarray(batch.beside_ms) > 0.0, 0.0, host)
+        factors = self._points.bounded(np.maximum(scale + self._fit.weights[_POINTS:], LEAST_FACTOR))
         expected = self._points.at(rows, factors) * table + self._unit * rest + host + beside * batch.beside_ms
         ms: Floats = np.maximum(expected, LEAST_FACTOR * table)
         return ms
@@ -87,6 +93,7 @@ class StepCosts:
             unit * float(batch.requests / _REQUESTS),
             unit * float(batch.context_tokens / _CONTEXT_TOKENS),
             0.0 if batch.beside_ms else float(batch.trees),
+            0.0 if batch.beside_ms else min(float(batch.trees), 1.0),
             float(batch.beside_ms),
         )
         features = np.concatenate([parts, table * shares])

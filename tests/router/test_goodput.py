@@ -14,7 +14,7 @@ from router.cost_model import CostModel
 from router.cost_tables import ProposeTable
 from router.goodput import Crowd, Goodput, Prompts
 from router.shape_menu import OFF, ShapeMenu
-from router.step_costs import TREE_MS, Batch
+from router.step_costs import TREE_MS, TREES_MS, Batch
 
 CHAIN, TREE = TreeShape(3, 1, 4), TreeShape(5, 4, 16)
 MENU = ShapeMenu((CHAIN, TREE))
@@ -46,9 +46,10 @@ def test_plain_decoding_is_rows_over_step_time() -> None:
 
 def test_a_round_is_accepted_tokens_over_verify_wait_and_messages() -> None:
     length = float(AcceptanceModel(MENU).lengths(np.zeros(1))[0, MENU.index[CHAIN]])
-    verify_ms = 5.5 + 16 * TREE_MS
+    verify_ms = 5.5 + 16 * TREE_MS + TREES_MS
     expected = 16 * length / (verify_ms + float(COSTS.wait_ms(CHAIN, np.array([16.0]))[0])) * 1e3
-    assert rate(crowd(0.0), 16, CHAIN) == pytest.approx(expected)
+    of_chain = np.array([MENU.index[CHAIN]])
+    assert GOODPUT.of(crowd(0.0), 16, NO_PROMPTS, of_chain).promised == pytest.approx(expected)
 
 
 def test_small_batches_get_large_trees_and_large_ones_none() -> None:
@@ -121,9 +122,11 @@ def test_in_halves_a_round_is_two_steps_and_what_the_trees_come_late_by() -> Non
         wait_ms = float(costs.wait_ms(CHAIN, np.array([batch / 2]), beside=1.0)[0])
         least_ms = max(2 * step_ms, step_ms + wait_ms + TREE_MS * batch / 2)
         slowest, fastest = (batch * length / ms * 1e3 for ms in (least_ms + wait_ms * costs.wait_spread, least_ms))
-        at_once = rate(crowd(0.0), batch, CHAIN)
-        choice = Goodput(MENU, costs).of(crowd(0.0), batch, NO_PROMPTS, np.array([MENU.index[CHAIN]]))
-        assert max(slowest, at_once) <= choice.goodput <= max(fastest, at_once)
+        of_chain = np.array([MENU.index[CHAIN]])
+        at_once, choice = (
+            Goodput(MENU, its).of(crowd(0.0), batch, NO_PROMPTS, of_chain).promised for its in (COSTS, costs)
+        )
+        assert max(slowest, at_once) <= choice <= max(fastest, at_once)
         assert (slowest > at_once) == (batch == 96), "small rounds would read the weights twice for nothing"
 
 
@@ -144,7 +147,7 @@ def test_where_rounds_overlap_a_slow_draft_is_hidden() -> None:
     alone, overlapped = (
         float(
             Goodput(MENU, CostModel(H200, slow, overlaps=overlaps))
-            .best(crowd(0.5), np.array([32.0]), NO_PROMPTS)
+            .best(crowd(1.2), np.array([32.0]), NO_PROMPTS)
             .goodput[0]
         )
         for overlaps in (False, True)

@@ -10,12 +10,13 @@ import pytest
 from paceline.step_table import StepTable
 from paceline.types import SpeculationDecision, TreeShape
 from router.acceptance import AcceptanceModel
-from router.adaptive import PLAN_INTERVAL_S, RoundReport, StepReport, TargetPolicy
+from router.adaptive import PLAN_INTERVAL_S, RoundReport, TargetPolicy
 from router.cost_model import CostModel
 from router.cost_tables import ProposeTable
 from router.plan_rows import PlannerSettings
 from router.shape_menu import ShapeMenu
 from router.step_costs import Batch
+from router.step_report import StepReport
 
 CHAIN, TREE = TreeShape(3, 1, 4), TreeShape(5, 4, 16)
 MENU = ShapeMenu((CHAIN, TREE))
@@ -141,7 +142,7 @@ def test_acceptance_that_recovers_brings_speculation_back() -> None:
 def test_trees_that_always_come_after_their_deadline_turn_speculation_off() -> None:
     rig = Rig(8)
     waited_ms = spent_ms = 0.0
-    while rig.now_s < 20:
+    while rig.now_s < 60:
         drafted = [key for key in rig.ladders if rig.shape(key, 8) is not None]
         wait_ms = 6.0 if drafted else 0.0  # a deadline; the trees take longer
         rig.now_s += (STEPS.at_one(8) + wait_ms) / 1e3

@@ -1,0 +1,140 @@
+"""TrackRecord: by how much choices gave more or less than the cost model promises of them, where they ran."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from paceline.step_table import Floats
+from router.acceptance import Ints
+from router.shape_menu import OFF
+
+_PRIOR = 1.0  # weight of what is taken to be so before anything ran, where one stretch weighs 1
+# Of trees, for each doubling of the batch, in logarithms: the more requests, the more of them begin, end or wait for
+# others. One H200 before anything is learnt: 0.1 at 8 and 32 requests, 0.2 to 0.3 at 64.
+_PRIOR_OFF = -0.03
+_MOST = 8.0  # weight of one cell
+_SAME = 0.35  # octaves of batch and of nodes within which stretches are of one cell
+_OTHER = 0.3  # of what one growth, or one way to step, shows, that holds for another
+_KEEP_S = 120.0  # over which what was seen fades
+_MOST_OFF = 0.5  # in logarithms: a pause of the machine teaches little
+_MAX_CELLS = 32
+_REBASED = 3  # cells a look, in turns
+
+
+class Promise(Protocol):
+    """What the costs say today of one stretch."""
+
+    def __call__(self) -> float:
+        """Tokens a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What one choice gave for a while, nothing else running. growth: its number in the menu, or OFF."""
+
+    batch: float  # requests past their prompt
+    growth: int
+    joined: bool  # all that the target runs stepped together with the trees
+    nodes: float  # a request, on average
+    given: float  # tokens a second
+    promise: Promise
+
+
+@dataclass(slots=True)
+class _Cell:
+    batch: float  # octaves
+    growth: int
+    joined: bool
+    nodes: float  # octaves
+    off: float  # logarithm of what was given over what is promised
+    weight: float
+    promise: Promise  # of the last stretch
+    promised: float  # by it, as ``off`` has it
+
+
+class TrackRecord:
+    """Kernel regression (Nadaraya and Watson) over the choices that ran, with a prior that costs are about right.
+
+    Costs are sums of parts, each fitted to what it is seen to be; what a round takes as a whole, with all that runs
+    beside it, is not always their sum. Here is what is left, by batch size, growth and nodes, for the cells that were
+    tried and, the less the further, those around them. When costs learn, what cells say is what is left of it then.
+    """
+
+    def __init__(self) -> None:
+        self._cells: list[_Cell] = []
+        self._next = 0
+        self._faded_s: float | None = None
+
+    def note(self, stretch: Stretch) -> None:
+        """One that is over. Pauses and idle time are not part of what was given."""
+        promised = stretch.promise()
+        if promised <= 0.0 or stretch.given <= 0.0:
+            return
+        batch, nodes = np.log2([stretch.batch, stretch.nodes]).tolist()
+        off = min(max(float(np.log(stretch.given / promised)), -_MOST_OFF), _MOST_OFF)
+        joined = stretch.joined and stretch.growth != OFF
+        cell = self._cell(batch, stretch.growth, nodes, joined=joined)
+        if cell is None:
+            if len(self._cells) == _MAX_CELLS:
+                self._cells.remove(min(self._cells, key=lambda cell: cell.weight))
+            cell = _Cell(batch, stretch.growth, joined, nodes, off, 1.0, stretch.promise, promised)
+            self._cells.append(cell)
+            return
+        self._rebase(cell)
+        cell.weight = min(cell.weight + 1.0, _MOST)
+        cell.off += (off - cell.off) / cell.weight
+        cell.batch += (batch - cell.batch) / cell.weight
+        cell.nodes += (nodes - cell.nodes) / cell.weight
+        cell.promise, cell.promised = stretch.promise, promised
+
+    def look(self, now_s: float) -> None:
+        """Lets old cells fade, and some of them see what the costs say by now."""
+        if self._faded_s is not None:
+            keep = float(np.exp(-max(0.0, now_s - self._faded_s) / _KEEP_S))
+            for cell in self._cells:
+                cell.weight *= keep
+        self._faded_s = now_s
+        for _ in range(min(_REBASED, len(self._cells))):
+            self._next = (self._next + 1) % len(self._cells)
+            self._rebase(self._cells[self._next])
+
+    def factors(self, batches: Floats, growths: Ints, nodes: Floats, *, joined: bool) -> Floats:
+        """[batches, options]: what to multiply promises by. growths, nodes: [options], as a stretch has them."""
+        prior = _PRIOR * _PRIOR_OFF * np.log2(batches)[:, None] * (growths != OFF)
+        near_batch = _kernel(np.log2(batches)[:, None] - self._column("batch"))  # [batches, cells]
+        near_nodes = _kernel(np.log2(nodes)[:, None] - self._column("nodes"))  # [options, cells]
+        theirs = self._column("growth")
+        near_growth = np.where(growths[:, None] == theirs, 1.0, _OTHER)
+        near_growth[(growths[:, None] == OFF) != (theirs == OFF)] = 0.0
+        near_way = np.where((joined & (growths != OFF))[:, None] == self._column("joined"), 1.0, _OTHER)
+        near = near_nodes * near_growth * near_way
+        weight = near_batch * self._column("weight")
+        off = ((weight * self._column("off")) @ near.T + prior) / (weight @ near.T + _PRIOR)
+        factors: Floats = np.exp(off)
+        return factors
+
+    def _column(self, name: str) -> Floats:
+        return np.array([getattr(cell, name) for cell in self._cells], float)
+
+    def _cell(self, batch: float, growth: int, nodes: float, *, joined: bool) -> _Cell | None:
+        near = [
+            cell
+            for cell in self._cells
+            if (cell.growth, cell.joined) == (growth, joined)
+            and max(abs(cell.batch - batch), abs(cell.nodes - nodes)) <= _SAME
+        ]
+        return min(near, key=lambda cell: abs(cell.batch - batch) + abs(cell.nodes - nodes), default=None)
+
+    def _rebase(self, cell: _Cell) -> None:
+        promised = cell.promise()
+        cell.off += float(np.log(cell.promised / promised))
+        cell.off = min(max(cell.off, -_MOST_OFF), _MOST_OFF)
+        cell.promised = promised
+
+
+def _kernel(octaves: Floats) -> Floats:
+    near: Floats = np.exp(-0.5 * octaves**2)
+    return near

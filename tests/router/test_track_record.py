@@ -1,0 +1,93 @@
+"""What choices gave over what was promised of them: where it is believed, how far, and for how long."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from router.shape_menu import OFF
+from router.track_record import Stretch, TrackRecord
+
+
+class Promised:
+    """A cost model's word for one choice, which may change."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __call__(self) -> float:
+        return self.value
+
+
+def ran(record: TrackRecord, gave: float, *, promise: Promised | None = None, times: int = 8, growth: int = 0) -> None:
+    """8 requests with trees of 16 nodes."""
+    for _ in range(times):
+        record.note(Stretch(8.0, growth, True, 16.0, gave, promise or Promised(100.0)))
+
+
+def factor(
+    record: TrackRecord, batch: float = 8.0, growth: int = 0, nodes: float = 16.0, *, joined: bool = True
+) -> float:
+    return float(record.factors(np.array([batch]), np.array([growth]), np.array([nodes]), joined=joined)[0, 0])
+
+
+def test_a_choice_that_gave_less_than_promised_is_marked_down_and_others_the_less_the_further() -> None:
+    record, fresh = TrackRecord(), TrackRecord()
+    ran(record, 80.0)
+    assert factor(record) == pytest.approx(0.8, abs=0.03)
+    here, more_nodes, other_growth, far = (
+        factor(record, **where) / factor(fresh, **where)
+        for where in ({}, {"nodes": 32.0}, {"growth": 1}, {"batch": 512.0})
+    )
+    assert here < more_nodes < other_growth < far == pytest.approx(1.0, abs=0.01)
+
+
+def test_plain_decoding_is_not_judged_by_trees_nor_the_reverse() -> None:
+    record, fresh = TrackRecord(), TrackRecord()
+    ran(record, 60.0)
+    assert factor(record, growth=OFF, nodes=1.0) == factor(fresh, growth=OFF, nodes=1.0) == 1.0
+
+
+def test_one_way_to_step_says_little_of_the_other() -> None:
+    record, fresh = TrackRecord(), TrackRecord()
+    ran(record, 60.0)
+    assert factor(record) < factor(record, joined=False) < factor(fresh)
+
+
+def test_before_anything_ran_trees_are_trusted_less_the_more_requests_there_are() -> None:
+    record = TrackRecord()
+    factors = [factor(record, batch=batch) for batch in (1.0, 8.0, 64.0)]
+    assert factors[0] == 1.0 and factors == sorted(factors, reverse=True) and factors[2] > 0.75
+
+
+def test_one_stretch_is_believed_by_half_and_many_nearly_wholly() -> None:
+    once, often = TrackRecord(), TrackRecord()
+    ran(once, 120.0, times=1)
+    ran(often, 120.0, times=30)
+    assert factor(once) < 1.1 < factor(often) < 1.2
+
+
+def test_what_the_costs_have_learnt_meanwhile_is_not_counted_twice() -> None:
+    record, promise = TrackRecord(), Promised(100.0)
+    ran(record, 80.0, promise=promise)
+    promise.value = 80.0
+    record.look(0.0)
+    assert factor(record) == pytest.approx(1.0, abs=0.02)
+
+
+def test_what_was_seen_long_ago_counts_for_nothing() -> None:
+    record, fresh = TrackRecord(), TrackRecord()
+    ran(record, 60.0)
+    record.look(0.0)
+    record.look(3600.0)
+    assert factor(record) == pytest.approx(factor(fresh), abs=0.01)
+
+
+def test_a_record_stays_small() -> None:
+    record = TrackRecord()
+    for number in range(1000):
+        record.note(Stretch(1.0 + number, number % 7, True, 2.0 + number % 31, 90.0, Promised(100.0)))
+        record.look(number / 10)
+    batches, options = np.geomspace(1, 512, 18), np.arange(100)
+    assert record.factors(batches, options % 7, 1.0 + options, joined=True).shape == (18, 100)
+    assert len(record._cells) <= 32
