@@ -7,13 +7,12 @@ from bench.simulated_router import SimRound
 from bench.simulated_world import World
 from paceline.types import SpeculationDecision, TreeShape
 from router.acceptance import AcceptanceModel
-from router.adaptive import RoundReport, StepReport, TargetPolicy
+from router.adaptive import RoundReport, TargetPolicy
 from router.cost_model import CostModel
 from router.plan_rows import PlannerSettings
 from router.rungs import Ladder
 from router.shape_menu import ShapeMenu
-
-_BETWEEN_S = 0.5  # two simulations
+from router.step_report import StepReport
 
 
 class SimAdaptive:
@@ -31,7 +30,6 @@ class SimAdaptive:
         self._decisions: dict[int, SpeculationDecision] = {}
         self._places: dict[int, int] = {}  # the target of each request
         self._has_joined: set[int] = set()
-        self._began_s = self._last_s = 0.0  # of the policies' clock: this simulation's second 0, the last report
 
     def begin(self) -> None:
         """For a simulation that comes after another: without requests, with all that was learnt and planned."""
@@ -39,14 +37,12 @@ class SimAdaptive:
             self.policies[target].end(number)
         self._decisions.clear()
         self._places.clear()
-        self._began_s = self._last_s + _BETWEEN_S
 
     def start(self, target: int, request: SimRequest) -> None:
         policy = self.policies[target]
         num_running = policy.num_requests + 1
         self._places[request.number] = target
-        now_s = self._began_s + request.arrived_s
-        self._decide(request.number, policy.start(request.number, now_s, num_running=num_running))
+        self._decide(request.number, policy.start(request.number, request.arrived_s, num_running=num_running))
 
     def end(self, target: int, request: SimRequest) -> None:
         self.policies[target].end(request.number)
@@ -60,7 +56,6 @@ class SimAdaptive:
 
     def report(self, target: int, step: StepReport, rounds: list[SimRound], now_s: float) -> None:
         policy = self.policies[target]
-        now_s = self._last_s = self._began_s + now_s
         policy.take_rounds([RoundReport(r.number, r.shape, r.accepted, r.late) for r in rounds])
         policy.take_step(step, now_s)
         if policy.is_due(now_s):
@@ -72,8 +67,7 @@ class SimAdaptive:
 
     def hear(self, target: int, step: StepReport, now_s: float) -> None:
         """A step of requests whose shapes others decide."""
-        self._last_s = self._began_s + now_s
-        self.policies[target].take_step(step, self._last_s)
+        self.policies[target].take_step(step, now_s)
 
     def is_joined(self, target: int) -> bool | None:
         """As an AdaptiveFleet tells it: nothing before trees are to join, and True while nothing is planned for."""

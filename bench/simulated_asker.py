@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
 from bench.simulated_draft import DraftWork, SimDraft
 from bench.simulated_events import Events
+from bench.simulated_memory import TargetMemory
 from bench.simulated_request import SimRequest, Tally
 from bench.simulated_router import SimRouter
 from bench.simulated_world import World
 from paceline.types import TreeShape
 
-_WINDOW_ROUNDS = 256
-_LEAST_ROUNDS = 16  # before that, so many accepted drafts are expected:
-_FIRST_ACCEPTED = 3.0
-_LEAST_GAIN = 1.0  # tokens
-_TIMES_SMOOTHING = 0.1
 _MOST_RIDING = 64  # rows that go along with an ask; more go ahead, and the ask waits for them
-_FLUSH_ROWS = 32  # that gather before a request that asks for no tree sends them
+FLUSH_ROWS = 32  # that gather before a request that asks for no tree sends them
 _ROUND_ROWS = 2  # that a draft's times are measured with
 _HALVES_DIFFER = 1  # trees, at most
-_PATIENCE_SMOOTHING = 0.2
-_LEAST_IN_TIME = 0.5  # share of a draft's trees below which it is asked only now and then
-_PROBE_EVERY = 16  # batches of asks
 
 
 class Surroundings(Protocol):
@@ -44,40 +37,37 @@ class Loop(Protocol):
     """A target's."""
 
     requests: dict[int, SimRequest]
+    memory: TargetMemory
 
     def is_stepping(self) -> bool: ...
 
     def look(self) -> None:
         """To be called after trees came."""
 
+    def hold(self, ms: float) -> None:
+        """The host is busy for so long from now on, and launches nothing."""
+
 
 class SimAsker:
-    """Trees are awaited up to (expected accepted length - 1) plain steps."""
+    """Sends what is due of rows and asks, and takes trees as they come."""
 
     def __init__(self, around: Surroundings, loop: Loop) -> None:
         self.work_until_s = 0.0  # a draft is at work for the target up to then
         self._around = around
         self._loop = loop
-        self._accepted: deque[int] = deque(maxlen=_WINDOW_ROUNDS)
-        self._scale = 1.0  # of plain steps: what is seen over the world's times
-        self._in_time = [1.0] * len(around.drafts)
-        self._left_out = [0] * len(around.drafts)
         self._num_rows = 0  # that were sent by themselves since they were taken last
 
     def count(self, accepted: int) -> None:
         """Drafts of one tree."""
-        self._accepted.append(accepted)
+        self._loop.memory.window.extend([accepted])
         self._around.tally.drafted_rounds += 1
         self._around.tally.accepted_tokens += accepted + 1
-
-    def observe(self, rows: int, step_ms: float) -> None:
-        """A step without prompts."""
-        self._scale += _TIMES_SMOOTHING * (step_ms / self._around.world.steps.at_one(rows) - self._scale)
 
     def ask(self, num_decoding: int, *, is_split: bool) -> None:
         """For each request that has no tree and may speculate."""
         around, now_s = self._around, self._around.events.now_s
-        deadline_s = now_s + self._patience_ms(num_decoding) / 1e3
+        memory = self._loop.memory
+        deadline_s = now_s + memory.deadline.seconds(num_decoding)
         may_ask: dict[int, bool] = {}
         asks: dict[int, list[SimRequest]] = {}
         for request in self._loop.requests.values():
@@ -90,9 +80,9 @@ class SimAsker:
             request.shape = shape = self._shape(request, num_decoding)
             if shape is not None:
                 if index not in may_ask:
-                    may_ask[index] = self._may_ask(index)
+                    may_ask[index] = memory.patience[index].may_ask()
                 shape = shape if may_ask[index] else None
-            self._sync(index, request, most=_FLUSH_ROWS if shape is None else _MOST_RIDING)
+            self._sync(index, request, most=FLUSH_ROWS if shape is None else _MOST_RIDING)
             if shape is None or (num_decoding > 1 and not request.is_synced):
                 continue
             request.is_asking, request.deadline_s, request.asked_s = True, deadline_s, now_s
@@ -106,10 +96,6 @@ class SimAsker:
         """Rows that left for drafts without an ask since the last call."""
         taken, self._num_rows = self._num_rows, 0
         return taken
-
-    def plain_ms(self, rows: int) -> float:
-        """What a step of so many rows is expected to take."""
-        return self._scale * self._around.world.steps.at_one(max(rows, 1))
 
     def _shape(self, request: SimRequest, num_decoding: int) -> TreeShape | None:
         if not request.is_decoding or request.emitted + 1 >= request.output_len:
@@ -143,19 +129,24 @@ class SimAsker:
     def _send(self, index: int, asking: list[SimRequest]) -> None:
         world, events = self._around.world, self._around.events
         shapes = [request.shape for request in asking if request.shape is not None]
-        way_ms, rows = world.way_ms(len(shapes)), 0
-        for request in asking:
+        way_ms, rows, late_rows = world.way_ms(len(shapes)), 0, 0
+        for request, shape in zip(asking, shapes, strict=True):
             behind = request.committed + request.emitted - request.held
             request.held += behind
             rows += max(0, behind - _ROUND_ROWS)
+            late_rows += max(0, behind - shape.num_steps - 1)
         self._note_work(way_ms + world.draft_ms(Counter(shapes)) + rows * world.row_ms)
+        send_ms = late_rows * world.send_ms
+        self._loop.hold(send_ms)
+        for request in asking:
+            request.deadline_s += send_ms / 1e3
         told = [(request, request.emitted) for request in asking]
 
         def answer() -> None:
             events.after(way_ms, functools.partial(self._arrive, index, told))
 
         work = DraftWork(shapes, rows, self._loop.is_stepping, answer)
-        events.after(way_ms, functools.partial(self._around.drafts[index].take, work))
+        events.after(send_ms + way_ms, functools.partial(self._around.drafts[index].take, work))
 
     def _arrive(self, index: int, asking: list[tuple[SimRequest, int]]) -> None:
         now_s = self._around.events.now_s
@@ -163,15 +154,8 @@ class SimAsker:
             request.is_asking = False
             request.has_tree = request.emitted == emitted and not request.is_running
             request.answered_s = now_s
-            self._in_time[index] += _PATIENCE_SMOOTHING * (request.has_tree - self._in_time[index])
+            self._loop.memory.patience[index].note(in_time=request.has_tree)
         self._loop.look()
-
-    def _may_ask(self, index: int) -> bool:
-        """A draft whose trees mostly come too late is asked only now and then."""
-        if self._in_time[index] >= _LEAST_IN_TIME:
-            return True
-        self._left_out[index] = (self._left_out[index] + 1) % _PROBE_EVERY
-        return self._left_out[index] == 0
 
     def _balance(self, asked: list[SimRequest]) -> None:
         """Puts them into halves, each where it was, but for those that are too many there."""
@@ -184,8 +168,3 @@ class SimAsker:
             if sizes[request.half] >= most:
                 request.half ^= 1
             sizes[request.half] += 1
-
-    def _patience_ms(self, num_decoding: int) -> float:
-        is_measured = len(self._accepted) >= _LEAST_ROUNDS
-        expected = sum(self._accepted) / len(self._accepted) if is_measured else _FIRST_ACCEPTED
-        return max(expected, _LEAST_GAIN) * self.plain_ms(num_decoding)

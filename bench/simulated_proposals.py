@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bench.policies import ADAPTIVE, OFF, fixed_shape
-from bench.simulated_fit import fit_parts
+from bench.simulated_fit import fit_parts, rising
 from bench.simulated_steps import LEAST_SAMPLES, Points, samples
-from bench.simulated_world import parse_proposals, parse_shape
+from bench.simulated_world import MOST_ROWS, parse_proposals, parse_shape
 from bench.target_link import StepSample
 from paceline.types import TreeShape
 from router.tree_costs import RPC_MS, SESSION_MS
@@ -19,7 +19,9 @@ from router.tree_costs import RPC_MS, SESSION_MS
 # By the warm-up's times, of a message, of each session; by the warm-up's times while a step runs; and of each row of
 # the prompts that came to the draft meanwhile.
 _PRIOR = ((1.0, 1.0), (RPC_MS, RPC_MS), (SESSION_MS, SESSION_MS), (0.0, 0.5), (0.0, 0.01))
+_ONE_ASK = 0.7  # of the longest way of a step's trees, that its wait is at least where all were asked for at once
 _AT_ONCE = 0.3  # share of a way in which a step ran, below which its trees were what the target waited for
+_POOLED = 1.2  # sessions that differ by less are one size
 _OUTLIER = 2.5  # medians
 _STD_OF_MEAN = 1.25  # a normal distribution's, over its mean deviation
 
@@ -56,32 +58,33 @@ def served_proposals(
         features, times_ms = zip(*known, strict=True)
         scale, rpc_ms, rpc_session_ms, by_step, row_ms = fit_parts(features, times_ms, prior=_PRIOR)
     slowed = by_step / scale if scale else 0.0
-    bare: dict[TreeShape, dict[int, list[tuple[float, bool]]]] = {}
+    bare: dict[TreeShape, list[tuple[int, float, bool]]] = {}
     for one in seen:
         ms = one.ms - rpc_ms - rpc_session_ms * one.sessions - row_ms * one.prompt_rows
         of_draft = max(0.0, ms) / (1.0 + slowed * one.beside)
-        bare.setdefault(one.shape, {}).setdefault(one.sessions, []).append((of_draft, one.beside < _AT_ONCE))
-    times: dict[TreeShape, dict[int, float]] = {}
+        bare.setdefault(one.shape, []).append((one.sessions, of_draft, one.beside < _AT_ONCE))
+    times: dict[TreeShape, list[tuple[float, float, int]]] = {}
     deviations: list[float] = []
     for entry in calibration["propose_ms"]:
-        times[parse_shape(entry["shape"])] = {int(sessions): ms * scale for sessions, ms in entry["by_sessions"]}
-    for shape, by_sessions in bare.items():
-        for sessions, its in by_sessions.items():
+        times[parse_shape(entry["shape"])] = [(float(size), ms * scale, 1) for size, ms in entry["by_sessions"]]
+    for shape, ways in bare.items():
+        for its in _pooled(sorted(ways)):
             if len(its) < LEAST_SAMPLES:
                 continue
-            awaited = [ms for ms, is_awaited in its if is_awaited]
-            typical = statistics.median(ms for ms, _ in its)
+            awaited = [ms for _, ms, is_awaited in its if is_awaited]
+            typical = statistics.median(ms for _, ms, _ in its)
             if len(awaited) >= LEAST_SAMPLES:
                 typical = _mean(awaited)
                 deviations += [abs(math.log(max(ms, 0.1) / max(typical, 0.1))) for ms in awaited]
-            times.setdefault(shape, {})[sessions] = typical
+            size = statistics.fmean(sessions for sessions, _, _ in its)
+            times.setdefault(shape, []).append((size, typical, len(its)))
     return {
         "propose_ms": [
             {
                 "shape": [shape.num_steps, shape.eagle_topk, shape.num_draft_tokens],
-                "by_sessions": sorted(by_sessions.items()),
+                "by_sessions": _rising(sizes),
             }
-            for shape, by_sessions in times.items()
+            for shape, sizes in times.items()
         ],
         "rpc_ms": rpc_ms,
         "rpc_session_ms": rpc_session_ms,
@@ -89,6 +92,23 @@ def served_proposals(
         "row_ms": row_ms,
         "spread": _STD_OF_MEAN * statistics.fmean(deviations) if deviations else 0.0,
     }
+
+
+def _pooled(ways: Sequence[tuple[int, float, bool]]) -> Iterator[list[tuple[int, float, bool]]]:
+    """In groups of about as many sessions; in their order."""
+    group: list[tuple[int, float, bool]] = []
+    for way in ways:
+        if group and way[0] >= _POOLED * group[0][0]:
+            yield group
+            group = []
+        group.append(way)
+    yield group
+
+
+def _rising(sizes: Sequence[tuple[float, float, int]]) -> list[tuple[float, float]]:
+    """Sessions and times, which never fall, of sessions, times and how often each was seen."""
+    all_sessions, all_ms, counts = zip(*sorted(sizes), strict=True)
+    return list(zip(all_sessions, rising(all_ms, counts), strict=True))
 
 
 def _mean(times_ms: list[float]) -> float:
@@ -105,10 +125,12 @@ def _seen(points: Points, extra_ms: float, mean_prompt: float) -> Iterator[_Seen
             continue
         for step in samples(point):
             ms = _turnaround_ms(step, extra_ms)
-            if ms > 0:
+            is_of_several_asks = 0.0 < step.wait_ms < _ONE_ASK * ms
+            if ms > 0 and not is_of_several_asks:
                 beside = 1.0 - min(1.0, step.wait_ms / ms)
                 prompt_rows = mean_prompt * max(0, step.requests - step.drafted)
-                yield _Seen(shape, step.drafted, beside, prompt_rows, ms)
+                sessions = step.drafted if step.rows < MOST_ROWS else step.requests  # trees are cut to fit
+                yield _Seen(shape, sessions, beside, prompt_rows, ms)
 
 
 def _turnaround_ms(step: StepSample, extra_ms: float) -> float:

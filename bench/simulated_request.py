@@ -33,6 +33,7 @@ class SimRequest:
     held: int = 0  # tokens that its draft has
     half: int = 0  # that its trees belong to, where rounds are split
     is_running: bool = False  # in a step under way
+    pending: int = 0  # tokens of the prompt in steps under way
     last_step: int = 0
 
     @property
@@ -58,6 +59,7 @@ class Tally:
     ttft_ms: list[float] = field(default_factory=list)
     drafted_rounds: int = 0
     accepted_tokens: int = 0
+    late_rounds: int = 0
 
     def rate(self, start_s: float, stop_s: float) -> float:
         """Tokens a second between these times of the load's clock."""

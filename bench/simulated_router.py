@@ -7,7 +7,7 @@ from typing import Protocol
 
 from bench.simulated_request import SimRequest
 from paceline.types import TreeShape
-from router.adaptive import StepReport
+from router.step_report import StepReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from bench.simulated_request import SimRequest
@@ -65,15 +65,34 @@ def schedule(requests: Iterable[SimRequest], moment: Moment) -> Due:
     return Due(prompts, ready + others)
 
 
+def schedule_ahead(requests: Iterable[SimRequest], speculates: Callable[[SimRequest], bool]) -> Due:
+    """The step behind one that verifies no tree, before its tokens are known; nothing where a decoding request
+    speculates. speculates: whether a request does once its prompt is done."""
+    prompts: list[SimRequest] = []
+    turns: list[SimRequest] = []
+    for request in requests:
+        if request.committed + request.pending < request.prompt_len:
+            prompts.append(request)
+        elif speculates(request):
+            if request.is_decoding:
+                return Due()
+        elif request.emitted + request.is_running < request.output_len:
+            turns.append(request)
+    return Due(prompts, turns)
+
+
 def cut_trees(requests: Iterable[SimRequest], spare: int) -> list[TreeShape]:
-    """The trees of the requests, as large as they fit, two nodes at least. spare: rows for their nodes but the first.
-    MUTATES requests."""
+    """The trees of the requests, as large as they fit; past that there are none. spare: rows for their nodes but the
+    first. MUTATES requests."""
     shapes: list[TreeShape] = []
     for request in requests:
         shape = request.shape
         assert shape is not None
+        if spare < 1:
+            request.has_tree = False
+            continue
         if shape.num_draft_tokens - 1 > spare:
-            request.shape = shape = replace(shape, num_draft_tokens=max(2, spare + 1))
+            request.shape = shape = replace(shape, num_draft_tokens=spare + 1)
         spare -= shape.num_draft_tokens - 1
         shapes.append(shape)
     return shapes

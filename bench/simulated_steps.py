@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import statistics
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,26 +20,35 @@ from router.step_costs import TREE_MS
 
 LEAST_SAMPLES = 4  # of a kind, to count
 
-_PROMPT_ROWS = 512  # of a step that is full of prompts
-_STEADY = 0.85  # share of the requests in flight that are past their prompt, at least
-_FEW = 0.2  # share of the rounds
 _LEAST_AWAY = 0.25  # share of the requests that a step leaves out for their trees; fewer came or went
-# By the warm-up's times, for a step with trees, each request, each tree, each ms of a draft's work beside it, the same
-# for 1,000 rows, each request that is followed and has no tree, each row of a prompt that a draft gets, and each prompt
-# token more than another row: where the warm-up knows rows as many as a prompt's.
-_PRIOR = ((1.0, 0.5), (0.0, 0.5), (0.0, 0.02), (TREE_MS, TREE_MS), (0.0, 1.0), (0.0, 1.0), (0.0, 0.02), (0.0, 0.01))
-_PROMPT_PRIOR, _NO_PROMPT_PRIOR = (0.0, 0.02), (0.0, 1e-6)
+_ROWS = (1, *(round(2 ** (half / 2)) for half in range(2, 23)))  # 1 to 2048: between them steps grow straight
+_FIRST_STD = 0.5  # of a step of one row, relative to the warm-up's
+_GROWTH_STD = 0.7  # of what it grows by up to the next of these rows, relative to the warm-up's
+_LEAST_GROWTH = 0.03  # of a step of one row: the same where the warm-up saw none
+_ONE_ROW_MS = 4.4  # where TREE_MS was measured
+# What a world's parts of a step are taken for before any was seen, and give or take how much. Of the warm-up's step of
+# one row:
+_BY_STEP = {
+    "request_ms": (0.0, 0.02),
+    "several_ms": (0.0, 0.1),
+    "trees_ms": (0.0, 0.15),
+    "tree_ms": (TREE_MS / _ONE_ROW_MS, TREE_MS / _ONE_ROW_MS),
+    "watch_ms": (0.0, 0.005),
+    "follow_ms": (0.0, 0.0025),
+    "prompt_ms": (0.0, 0.005),
+}
+_BY_DRAFT = {"beside": (0.0, 1.0), "beside_rows": (0.0, 1.0)}  # of a draft's work beside it
+PARTS = (*_BY_STEP, *_BY_DRAFT)
 
 Points = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """features: those of _PRIOR, and prompt tokens."""
+class SeenStep:
+    """features: what PARTS are times of."""
 
     step: StepSample
     features: tuple[float, ...]
-    beside_ms: float
 
 
 def samples(point: dict[str, Any]) -> Iterator[StepSample]:
@@ -50,65 +58,44 @@ def samples(point: dict[str, Any]) -> Iterator[StepSample]:
 
 
 def served_steps(calibration: dict[str, Any], points: Points) -> dict[str, Any]:
-    """Fields of a world.
-
-    What grows with requests, trees, prompts and a draft's work is a fit over all steps. Of the rest, those without
-    prompts and beside no draft are medians by rows; else the warm-up's times stand in, scaled as those that were seen,
-    and past them one line through the steps of more rows.
-    """
-    warm = [(int(rows), float(ms)) for rows, ms in calibration["step_ms"]]
-    seen = list(_seen(calibration, points))
+    """Fields of a world: one fit over all steps of what they take by rows, which never falls, and what grows with their
+    requests, trees, prompts and a draft's work. Where few were seen it is the warm-up's."""
+    warm = StepTable([(int(rows), float(ms)) for rows, ms in calibration["step_ms"]])
+    seen = [one for point in points if point["policy"] != ADAPTIVE for one in seen_steps(calibration, point)]
     if not seen:
-        return {"step_ms": warm}
-    prior = (*_PRIOR, _PROMPT_PRIOR if warm[-1][0] >= _PROMPT_ROWS else _NO_PROMPT_PRIOR)
-    scale, *further = fit_parts([one.features for one in seen], [one.step.step_ms for one in seen], prior=prior)
-    times: dict[int, list[float]] = {}
-    bare = [(one, one.step.step_ms - float(np.dot(further, one.features[1:]))) for one in seen]
-    for one, ms in bare:
-        if not one.step.prefill_tokens and not one.beside_ms:
-            times.setdefault(one.step.rows, []).append(ms)
-    table = {rows: statistics.median(its) for rows, its in times.items() if len(its) >= LEAST_SAMPLES}
-    most = max(table, default=0)
-    table |= {rows: ms * scale for rows, ms in warm if rows > most}
-    past = [(one.step.rows, ms) for one, ms in bare if one.step.rows > max(table)]
-    ends = {min(past)[0], max(past)[0]} if len(past) >= LEAST_SAMPLES else set()
-    if len(ends) == 2:
-        slope, start = np.polyfit([rows for rows, _ in past], [ms for _, ms in past], 1)
-        table |= {rows: float(start + slope * rows) for rows in ends}
-    names = ("trees_ms", "request_ms", "tree_ms", "beside", "beside_rows", "watch_ms", "follow_ms", "prompt_ms")
-    return {"step_ms": sorted(table.items()), **dict(zip(names, further, strict=True))}
+        return {"step_ms": calibration["step_ms"]}
+    unit = warm.one_row_ms
+    growth = np.diff([warm.at_one(rows) for rows in _ROWS])
+    prior = [(unit, _FIRST_STD * unit)]
+    prior += [(ms, _GROWTH_STD * ms + _LEAST_GROWTH * unit) for ms in growth.tolist()]
+    prior += [*((mean * unit, std * unit) for mean, std in _BY_STEP.values()), *_BY_DRAFT.values()]
+    features = [(1.0, *_grown(one.step.rows), *one.features) for one in seen]
+    weights = fit_parts(features, [one.step.step_ms for one in seen], prior=prior)
+    by_rows, parts = np.cumsum(weights[: len(_ROWS)]), weights[len(_ROWS) :]
+    return {"step_ms": list(zip(_ROWS, by_rows.tolist(), strict=True)), **dict(zip(PARTS, parts, strict=True))}
 
 
-def _seen(calibration: dict[str, Any], points: Points) -> Iterator[_Seen]:
-    """Steps of the fixed policies."""
-    table = StepTable(calibration["step_ms"])
+def _grown(rows: int) -> list[float]:
+    """Of what a step grows by from each of _ROWS to the next, the part that it has at so many."""
+    return [min(1.0, max(0.0, (rows - few) / (many - few))) for few, many in itertools.pairwise(_ROWS)]
+
+
+def seen_steps(calibration: dict[str, Any], point: dict[str, Any]) -> Iterator[SeenStep]:
+    """Steps of one point; of the adaptive policy those beside which no draft worked, for it is not known which."""
     proposals = parse_proposals(calibration["propose_ms"])
-    for point in points:
-        if point["policy"] == ADAPTIVE:
+    overlaps, is_adaptive = bool(calibration.get("overlaps")), point["policy"] == ADAPTIVE
+    for step in samples(point):
+        if is_adaptive and overlaps and step.drafted and not step.wait_ms:
             continue
-        between_ms = _between_ms(point)
-        for step in samples(point):
-            beside_ms = _beside_ms(point, step, proposals)
-            hides_host = bool(calibration.get("overlaps")) and beside_ms > 0 and not step.wait_ms
-            host = (0.0, 0.0, 0.0) if hides_host else (float(step.drafted > 0), step.requests, step.drafted)
-            beside = (beside_ms, beside_ms * step.rows / 1e3)
-            is_followed = point["policy"] != OFF
-            watched = step.requests if is_followed and not step.drafted else 0
-            followed = step.prefill_tokens if is_followed else 0
-            features = (table.at_one(step.rows), *host, *beside, watched, followed, step.prefill_tokens)
-            if watched:
-                step = dataclasses.replace(step, step_ms=step.step_ms + between_ms)
-            yield _Seen(step, features, beside_ms)
-
-
-def _between_ms(point: dict[str, Any]) -> float:
-    """What passes between steps where drafts are followed and few rounds have a tree: rows leave for the drafts. It is
-    what clients see of a round, less what steps and waits account for."""
-    steps = [step for step in samples(point) if not step.drafted and step.running >= _STEADY * point["phases"][0][1]]
-    is_plain = point["speculative_rounds"] < _FEW * point["rounds"]
-    if not (is_plain and len(point["phases"]) == 1 and len(steps) >= LEAST_SAMPLES and point["round_ms"]):
-        return 0.0
-    return max(0.0, float(point["round_ms"]) - statistics.fmean(step.step_ms + step.wait_ms for step in steps))
+        is_followed = step.drafted > 0 if is_adaptive else point["policy"] != OFF
+        beside_ms = 0.0 if is_adaptive else _beside_ms(point, step, proposals)
+        hides_host = overlaps and beside_ms > 0 and not step.wait_ms
+        is_apart = not hides_host and (step.drafted > 0 or (overlaps and is_followed))
+        host = (step.requests, float(step.requests > 1), float(is_apart), step.drafted if is_apart else 0)
+        beside = (beside_ms, beside_ms * step.rows / 1e3)
+        watched = step.requests if is_followed and not step.drafted else 0
+        followed = step.prefill_tokens if is_followed else 0
+        yield SeenStep(step, (*host, watched, followed, step.prefill_tokens, *beside))
 
 
 def _beside_ms(point: dict[str, Any], step: StepSample, proposals: ProposeTable) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Iterable
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from bench.policies import ADAPTIVE, OFF, fixed_shape
+from bench.simulated_asker import FLUSH_ROWS
 from bench.simulated_proposals import served_proposals
-from bench.simulated_steps import samples, served_steps
+from bench.simulated_steps import LEAST_SAMPLES, samples, served_steps
 from bench.simulated_world import World, parse_world
 from paceline.errors import ConfigError
+from paceline.step_table import StepTable
 from router.tree_costs import RPC_MS
 
 _SKILLS = np.linspace(-3.0, 3.0, 61)
@@ -32,16 +35,20 @@ def served_world(sweep: dict[str, Any]) -> World:
     calibration = _calibration(sweep)
     points = [point for point in sweep["points"] if not point["is_disturbed"]] or sweep["points"]
     loop_ms = _gap_ms(point for point in points if point["policy"] == OFF)
+    steps = served_steps(calibration, points)
     gap_ms = _gap_ms(point for point in points if point["policy"] not in (OFF, ADAPTIVE))
     data = {
         **calibration,
         "name": "served",
-        **served_steps(calibration, points),
+        **steps,
+        "warm_step_ms": calibration["step_ms"],
+        "arrival_ms": _arrival_ms(sweep, points, StepTable(steps["step_ms"])),
         **served_proposals(calibration, points, max(0.0, gap_ms - loop_ms), _mean_prompt(sweep)),
         "loop_ms": loop_ms,
         "accepted": _accepted(sweep),
     }
-    return parse_world(data)
+    world = parse_world(data)
+    return dataclasses.replace(world, send_ms=_send_ms(points, world))
 
 
 def skills_of(sweep: dict[str, Any], world: World) -> list[float]:
@@ -58,6 +65,33 @@ def skills_of(sweep: dict[str, Any], world: World) -> list[float]:
         rounds, accepted = np.hsplit(np.array(drafts, float), 2)
         log_likelihood -= 0.5 * (accepted - rounds * expected) ** 2 / np.maximum(rounds * _ROUND_VARIANCE, 1.0)
     return [float(skill) for skill in _SKILLS[log_likelihood.argmax(axis=1)]]
+
+
+def _arrival_ms(sweep: dict[str, Any], points: Iterable[dict[str, Any]], steps: StepTable) -> float:
+    """What a request that is alone waits for its first token more than its prompt's step takes; 0 if unknown."""
+    prompt_ms = steps.at_one(_mean_prompt(sweep))
+    waits = [point["ttft_ms"]["p50"] - prompt_ms for point in points if _is_alone(point) and point["policy"] == OFF]
+    return max(0.0, statistics.median(waits)) if waits else 0.0
+
+
+def _send_ms(points: Iterable[dict[str, Any]], world: World) -> float:
+    """Each row's part of what a wait for trees of which none came in time took past their deadline: the target had rows
+    to send meanwhile. 0 where too few such waits were seen."""
+    past: list[float] = []
+    for point in points:
+        shape = None if point["policy"] in (OFF, ADAPTIVE) else fixed_shape(point["policy"])
+        for step in samples(point):
+            if shape in world.accepted and step.requests > 1 and step.wait_ms and not step.drafted:
+                plain_ms = world.device_ms(step.requests, requests=step.requests)
+                plain_ms += world.host_ms(0, watched=step.requests)
+                deadline_ms = max(1.0, world.accepted[shape] - 1.0) * plain_ms
+                past.append(max(0.0, step.wait_ms - deadline_ms) / (step.requests * FLUSH_ROWS / 2))
+    return statistics.fmean(past) if len(past) >= LEAST_SAMPLES else 0.0
+
+
+def _is_alone(point: dict[str, Any]) -> bool:
+    """One request at a time was served."""
+    return not point["is_open"] and [amount for _, amount in point["phases"]] == [1.0]
 
 
 def _mean_prompt(sweep: dict[str, Any]) -> float:
@@ -87,8 +121,7 @@ def _gap_ms(points: Iterable[dict[str, Any]]) -> float:
     gaps = []
     for point in points:
         steps = [step for step in samples(point) if not step.prefill_tokens]
-        is_alone = not point["is_open"] and [amount for _, amount in point["phases"]] == [1.0]
-        if is_alone and steps and point["round_ms"] is not None:
+        if _is_alone(point) and steps and point["round_ms"] is not None:
             gaps.append(point["round_ms"] - statistics.fmean(step.step_ms + step.wait_ms for step in steps))
     return max(0.0, statistics.median(gaps)) if gaps else 0.0
 

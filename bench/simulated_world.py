@@ -24,6 +24,8 @@ _OPTIONAL = (
     "context_ms",
     "rpc_session_ms",
     "request_ms",
+    "several_ms",
+    "arrival_ms",
     "trees_ms",
     "tree_ms",
     "watch_ms",
@@ -32,10 +34,14 @@ _OPTIONAL = (
     "prompt_ms",
     "loop_ms",
     "follow_ms",
+    "send_ms",
     "row_ms",
     "slowed",
     "spread",
 )
+
+
+MOST_ROWS = 2048  # of a step
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +55,12 @@ class World:
     accepted: dict[TreeShape, float]  # mean accepted length of a round
     skill_std: float = 0.4  # of requests, in log-odds of each level
     context_ms: float = 0.0  # a step, for each 100,000 tokens of context
-    # What trees and requests cost the hosts, between the kernels: of the way to a draft and back, each session (the
-    # draft's own host is part of its time); of a target's plan, commit and ask, each request, all trees, and each tree.
+    arrival_ms: float = 0.0  # from a request's last token to the next request at a target: client, router, and back
+    request_ms: float = 0.0  # of a step, each request
+    several_ms: float = 0.0  # the same for those past the first together
+    # What is left to the hosts, between the kernels: of the way to a draft and back, each session (the draft's own host
+    # is part of its time); of a target's plan, commit and ask, where no other step runs meanwhile, and of each tree.
     rpc_session_ms: float = 0.0
-    request_ms: float = 0.0
     trees_ms: float = 0.0
     tree_ms: float = 0.0
     watch_ms: float = 0.0  # of a step without trees, each request that a draft follows: rows leave, and are confirmed
@@ -61,25 +69,32 @@ class World:
     beside_rows: float = 0.0  # the same for 1,000 rows of the step: a GPU that is at work on many has none to spare
     slowed: float = 0.0  # of a draft's time, what a step that runs meanwhile adds to it
     spread: float = 0.0  # of a draft's times around their mean: a standard deviation of their logarithm
-    overlaps: bool = False  # a target may verify one half's trees while the other half's are drafted
+    # A target may verify one half's trees while the other half's are drafted, and launch a plain step behind another.
+    overlaps: bool = False
     shares_host: bool = False  # a draft runs on the target's host
     loop_ms: float = 0.0  # between two steps, whatever they hold
     follow_ms: float = 0.0  # that a row which no ask carries to its draft takes from the target, on the same cores
+    send_ms: float = 0.0  # of a target, for a row that goes along with an ask more than the round before left
     row_ms: float = 0.0  # of a draft, for a row more than a round has: its prompt's, or of rounds without an ask
     chunk_tokens: int = 512  # of prompts in a step
-    max_rows: int = 2048  # of a step; trees are cut to fit
+    pace: float = 1.0  # of the machine: what everything takes, over these times
+    warm_steps: StepTable | None = None  # as a target measured them when it warmed up; None: as they are
+    max_rows: int = MOST_ROWS  # of a step; trees are cut to fit
     requests: Requests = field(default_factory=RandomRequests)
     _odds: dict[TreeShape, float] = field(default_factory=dict, compare=False, repr=False)  # as far as asked for
 
-    def device_ms(self, rows: int, *, prompt_tokens: int, context_tokens: int) -> float:
-        """Of a step, without what grows with its requests on the host. Prompt tokens are rows, too."""
+    def device_ms(self, rows: int, *, requests: int = 1, prompt_tokens: int = 0, context_tokens: int = 0) -> float:
+        """Of a step, without the host's part. Prompt tokens are rows, too."""
+        by_requests = self.request_ms * requests + self.several_ms * (requests > 1)
         by_context = self.context_ms * context_tokens / 1e5
-        return self.steps.at_one(rows) + self.prompt_ms * prompt_tokens + by_context
+        return self.pace * (self.steps.at_one(rows) + by_requests + self.prompt_ms * prompt_tokens + by_context)
 
-    def host_ms(self, requests: int, trees: int, *, watched: int = 0) -> float:
-        """Of a step with so many, prompts among the requests. watched: that drafts follow, where no tree is there."""
-        by_trees = self.trees_ms + self.tree_ms * trees if trees else self.watch_ms * watched
-        return self.request_ms * requests + by_trees
+    def host_ms(self, trees: int, *, watched: int = 0, is_alone: bool = True) -> float:
+        """Between two steps. watched: requests that drafts follow, where no tree is there. is_alone: no other step was
+        under way at the end of this one."""
+        if trees:
+            return self.pace * (self.trees_ms + self.tree_ms * trees)
+        return self.pace * (self.watch_ms * watched + (self.trees_ms if self.overlaps and is_alone else 0.0))
 
     def share_taken(self, rows: int) -> float:
         """Of a draft's time, what a step of so many rows loses beside it."""
@@ -94,7 +109,7 @@ class World:
         sessions: Counter[TreeShape] = Counter()
         for shape, count in counts.items():
             sessions[growth_of(shape, tuple(self.proposals.growths))] += count
-        return sum(self.proposals.of(growth).at_one(count) for growth, count in sessions.items())
+        return self.pace * sum(self.proposals.of(growth).at_one(count) for growth, count in sessions.items())
 
     def turnaround_ms(self, counts: Mapping[TreeShape, int]) -> float:
         """From a batch of asks to its trees."""
@@ -136,9 +151,11 @@ def parse_world(data: dict[str, Any]) -> World:
     """The form of bench/worlds/*.json."""
     accepted = {parse_shape(entry["shape"]): float(entry["length"]) for entry in data["accepted"]}
     further: dict[str, Any] = {name: float(data[name]) for name in _OPTIONAL if name in data}
+    if "warm_step_ms" in data:
+        further["warm_steps"] = parse_steps(data["warm_step_ms"])
     return World(
         name=data["name"],
-        steps=StepTable([(int(rows), float(ms)) for rows, ms in data["step_ms"]]),
+        steps=parse_steps(data["step_ms"]),
         proposals=parse_proposals(data["propose_ms"]),
         rpc_ms=float(data["rpc_ms"]),
         accepted=accepted,
@@ -148,10 +165,15 @@ def parse_world(data: dict[str, Any]) -> World:
     )
 
 
+def parse_steps(times: Sequence[Sequence[float]]) -> StepTable:
+    """Of rows and times."""
+    return StepTable([(float(rows), float(ms)) for rows, ms in times])
+
+
 def parse_proposals(entries: Sequence[dict[str, Any]]) -> ProposeTable:
     """Of shapes, and times by sessions."""
     times = [
-        (parse_shape(entry["shape"]), int(sessions), float(ms))
+        (parse_shape(entry["shape"]), float(sessions), float(ms))
         for entry in entries
         for sessions, ms in entry["by_sessions"]
     ]

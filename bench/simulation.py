@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections.abc import Sequence
@@ -11,11 +12,13 @@ import numpy as np
 from bench.load import Load
 from bench.simulated_draft import SimDraft
 from bench.simulated_events import Events
+from bench.simulated_memory import new_memory
 from bench.simulated_request import SimRequest, Tally
 from bench.simulated_router import SimRouter
 from bench.simulated_target import SimTarget
 from bench.simulated_world import World
 
+_BETWEEN_S = 0.5  # two simulations of the same services
 _OF_DRAFTS = 1  # in the seeds of what is random about them
 
 
@@ -33,7 +36,7 @@ class Simulation:
             SimDraft(world, self.events, np.random.default_rng((_OF_DRAFTS, seed, number)))
             for number in range(num_drafts)
         ]
-        self._targets = [SimTarget(number, self) for number in range(num_targets)]
+        self._targets = [SimTarget(number, self, new_memory(world, num_drafts)) for number in range(num_targets)]
         self._seed = seed
         self._numbers = itertools.count()
         self._running: dict[int, tuple[SimRequest, SimTarget]] = {}  # by number, in the order of their start
@@ -41,16 +44,17 @@ class Simulation:
         self._is_open = False
 
     def resume(self, earlier: Simulation) -> None:
-        """The targets know what those of an earlier simulation knew at its end: whether rounds are better split."""
+        """The same services go on: the clock does, and targets know what they knew at the earlier simulation's end."""
+        self.events.now_s = earlier.events.now_s + _BETWEEN_S
         for target, before in zip(self._targets, earlier._targets, strict=True):
-            target.halves = before.halves
+            target.memory = copy.deepcopy(before.memory)
 
     def run(self, load: Load) -> Tally:
         """All phases of the load, one after the other; what still runs at the end is cut off."""
         self._is_open = load.is_open
         if load.is_open:
             for at_s in load.arrivals(self._seed):
-                self.events.at(at_s, self._start)
+                self.events.at(self.events.now_s + at_s, self._start)
         else:
             self._begin_streams(round(load.phases[0][1]))
         stop_s = self.tally.began_s = self.events.now_s
@@ -102,7 +106,7 @@ class Simulation:
         target = min(self._targets, key=lambda target: len(target.requests))
         self._running[number] = request, target
         self.router.start(target.number, request)
-        self.events.after(self.world.rpc_ms / 2, functools.partial(self._submit, request))
+        self.events.after(self.world.arrival_ms, functools.partial(self._submit, request))
 
     def _submit(self, request: SimRequest) -> None:
         if request.number in self._running:

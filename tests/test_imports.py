@@ -26,7 +26,7 @@ MAY_IMPORT = {
 # Of bench, beside what its room may import:
 RUN_THE_ENGINE = ("inflat*", "in_process", "cpu_step", "gpu_all_reduce", "gpu_draft", "gpu_step", "plan_ring")
 RUN_A_SERVICE = ("host_*",)  # and the engine
-RUN_THE_POLICY = ("simulat*",)  # the router's own
+RUN_THE_POLICY = ("simulat*",)  # the router's own, and the rules of a target that need no engine
 TORCHLESS = ("paceline", "router", "client")
 GENERATED_BELONGS_IN = ("codec", "servicer", "link")  # in the file's name; the client may use it anywhere
 
@@ -57,7 +57,7 @@ def test_a_room_imports_only_the_rooms_it_may(room: str) -> None:
         runs_service = any(path.match(f"bench/{name}.py") for name in RUN_A_SERVICE)
         runs_policy = any(path.match(f"bench/{name}.py") for name in RUN_THE_POLICY)
         also = ({"engine"} if runs_engine else set()) | ({"draft_service", "target_service"} if runs_service else set())
-        also |= {"router"} if runs_policy else set()
+        also |= {"router", "target_service"} if runs_policy else set()
         forbidden = MAY_IMPORT.keys() - MAY_IMPORT[room] - {room} - also
         return name.partition(".")[0] in forbidden
 

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from bench.simulate import SimulateConfig, simulate
+from bench.simulated_fit import fit_parts, rising
+from bench.simulated_pace import paces
 from bench.simulated_sweep import predict
 from bench.simulated_truth import calibrated_world, served_world, skills_of
 from paceline.errors import ConfigError
@@ -32,6 +34,7 @@ def point(policy, steps, *, is_disturbed=False, round_ms=None, repeat=0):
         "rounds": 100,
         "speculative_rounds": 0 if policy == "off" else 100,
         "round_ms": round_ms,
+        "ttft_ms": {"p50": 113.0, "p99": 120.0},
         "is_disturbed": is_disturbed,
         "steps": steps,
     }
@@ -40,7 +43,7 @@ def point(policy, steps, *, is_disturbed=False, round_ms=None, repeat=0):
 @pytest.fixture
 def sweep():
     """Plain steps of 20 ms, 2 ms apart; trees after 9 ms, and 1 ms more than between plain steps."""
-    prompts = [step(rows, 10.0 + 2.0 * rows, prefill=rows) for rows in (40, 50, 60, 80)]
+    prompts = [step(rows, 10.0 + 2.0 * rows, prefill=rows) for rows in (40, 50, 60, 80)] * 3
     return {
         "settings": {"targets": 1, "drafts": 1, "max_tokens": 40, "seed": 0, "warm_up_seconds": 2.0},
         "calibration": {
@@ -53,7 +56,7 @@ def sweep():
             "drafts": {"off": [[0, 0], [0, 0]], "2,3,5": [[50, 75], [50, 25]], "adaptive": [[9, 9], [9, 9]]},
         },
         "points": [
-            point("off", [step(1, 20.0)] * 5 + prompts, round_ms=22.0),
+            point("off", [step(1, 20.0)] * 30 + prompts, round_ms=22.0),
             point("off", [step(1, 90.0)] * 9, is_disturbed=True, round_ms=99.0, repeat=1),
             point("2,3,5", [step(5, 30.0, drafted=1, wait_ms=9.0)] * 5, round_ms=42.0),
             point("adaptive", [step(5, 30.0, drafted=1, wait_ms=9.0)] * 5, round_ms=42.0),
@@ -63,9 +66,9 @@ def sweep():
 
 def test_times_are_those_of_the_undisturbed_points(sweep):
     world = served_world(sweep)
-    assert world.steps.at_one(1) == 20.0
-    assert world.steps.at_one(5) + world.host_ms(1, 1) == pytest.approx(30.0)
-    assert world.steps.at_one(256) == pytest.approx(10.0 + 2.0 * 256)
+    assert world.device_ms(1) == pytest.approx(20.0, rel=0.03)
+    assert world.device_ms(5) + world.host_ms(1) == pytest.approx(30.0, rel=0.03)
+    assert world.device_ms(60, prompt_tokens=60) == pytest.approx(10.0 + 2.0 * 60, rel=0.1)
     assert world.loop_ms == pytest.approx(2.0)
     assert world.turnaround_ms({TREE: 1}) == pytest.approx(9.0 + 1.0, rel=0.005)
     assert world.accepted[TREE] == 2.0
@@ -91,6 +94,23 @@ def test_a_prompt_whose_drafts_are_accepted_more_often_has_more_skill(sweep):
     assert likely > 0.2 > -0.2 > unlikely
 
 
+def test_a_point_that_other_work_slowed_down_is_predicted_slower(sweep):
+    world = served_world(sweep)
+    before, disturbed, after, _ = paces(sweep["calibration"], sweep["points"], world)
+    assert before == pytest.approx(1.0, rel=0.35)
+    assert disturbed > 1.15 * max(before, after)
+
+
+def test_values_that_never_fall_are_the_means_of_those_that_did():
+    assert rising([1.0, 3.0, 2.0, 4.0], [1, 1, 3, 1]) == [1.0, 2.25, 2.25, 4.0]
+
+
+def test_parts_are_found_and_none_is_negative():
+    features = [(1.0, size, size % 3) for size in map(float, range(12))]
+    parts = fit_parts(features, [20.0 + 30.0 * size - 0.1 * rest for _, size, rest in features], prior=[(0.0, 1e3)] * 3)
+    assert parts == pytest.approx([20.0, 30.0, 0.0], abs=0.3)
+
+
 def test_larger_fleets_are_simulated_from_a_sweep(sweep, tmp_path):
     path = tmp_path / "sweep.json"
     path.write_text(json.dumps({"sweeps": [sweep]}))
@@ -100,8 +120,9 @@ def test_larger_fleets_are_simulated_from_a_sweep(sweep, tmp_path):
 
 
 def test_a_request_alone_is_predicted_as_it_was_measured(sweep):
+    sweep["points"] = [point for point in sweep["points"] if not point["is_disturbed"]]
     rates = {prediction.policy: prediction.tokens_per_s for prediction in predict(sweep)}
     prompt_ms = 10.0 + 2.0 * 50 + 2.0 + 1.0  # and the way to the target
-    assert rates["off"] == pytest.approx(40 / (prompt_ms + 39 * 22.0) * 1e3, rel=0.05)
+    assert rates["off"] == pytest.approx(40 / (prompt_ms + 39 * 22.0) * 1e3, rel=0.06)
     assert rates["2,3,5"] == pytest.approx(40 / (prompt_ms + 39 / 2.0 * 42.0) * 1e3, rel=0.15)
     assert rates["adaptive"] > rates["off"]

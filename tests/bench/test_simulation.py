@@ -13,17 +13,17 @@ import pytest
 from bench.load import Load
 from bench.simulate import SimulateConfig, main, simulate, table
 from bench.simulated_adaptive import SimAdaptive
-from bench.simulated_halves import GAP_MS
 from bench.simulated_requests import RandomRequests
 from bench.simulated_router import Fixed, SimRound, SimRouter
+from bench.simulated_target import GAP_MS
 from bench.simulated_world import World, load_world
 from bench.simulation import Simulation
 from paceline.errors import ConfigError
 from paceline.step_table import StepTable
 from paceline.types import TreeShape
-from router.adaptive import StepReport
 from router.cost_tables import ProposeTable
 from router.plan_rows import PlannerSettings
+from router.step_report import StepReport
 
 WORLDS = Path(__file__).parents[2] / "bench" / "worlds"
 CHAIN = TreeShape(3, 1, 4)
@@ -56,7 +56,7 @@ def best_fixed(of: World, load: Load, after_s: float) -> float:
 
 def test_plain_decoding_takes_a_step_a_token() -> None:
     of = dataclasses.replace(world("h200_8b"), requests=ALL_OUTPUT)
-    step_ms = of.steps.at_one(16) + of.host_ms(16, 0)
+    step_ms = of.device_ms(16, requests=16)
     assert rate(of, Fixed(None), Load(((3.0, 16),))) == pytest.approx(16 / step_ms * 1e3, rel=0.01)
 
 
@@ -70,13 +70,14 @@ def test_a_round_takes_verify_draft_and_messages() -> None:
 
 @pytest.mark.parametrize("beside", [0.0, 0.1])
 def test_two_halves_hide_the_drafts_but_not_what_these_take_from_the_same_gpu(beside: float) -> None:
+    """The target tries both ways before it keeps to halves, which costs a little."""
     of = dataclasses.replace(
         world("h200_8b"), requests=ALL_OUTPUT, skill_std=0.0, tree_ms=0.0, trees_ms=0.0, rpc_session_ms=0.0
     )
     of = dataclasses.replace(of, beside=beside)
     step_ms = of.steps.at_one(128 * 4 / 2) + GAP_MS + beside * of.proposals.of(CHAIN).at_one(64)
     halves = rate(of, Fixed(CHAIN, joined=True), steady(128, 2.0))
-    assert halves == pytest.approx(128 * of.accepted[CHAIN] / (2 * step_ms) * 1e3, rel=0.04)
+    assert halves == pytest.approx(128 * of.accepted[CHAIN] / (2 * step_ms) * 1e3, rel=0.06)
     assert halves > 1.03 * rate(dataclasses.replace(of, overlaps=False), Fixed(CHAIN, joined=True), steady(128, 2.0))
 
 
