@@ -40,11 +40,6 @@ class StepTrees:
     def __init__(self, module: ModuleType) -> None:
         self._module = module
 
-    def are_trees(self, tokens: np.ndarray, parents: np.ndarray, num_nodes: np.ndarray) -> bool:
-        """Whether each passes as a DraftTree. int32 [nodes], int32 [nodes] local indices, int64 [b]."""
-        sound: bool = self._module.are_trees(tokens, parents, num_nodes)
-        return sound
-
     def plan(self, table: TreeTable, *, batch_invariant: bool = False) -> TreeStep:
         """Raises IndexError or ValueError for what are no trees, and for pages that the table does not have."""
         page_size, n, b = table.page_size, len(table.parents), len(table.num_nodes)

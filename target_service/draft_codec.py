@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
-from kernels.step_trees import StepTrees, load_step_trees
+from kernels.tree_wire import TreeWire, WireTrees, load_tree_wire
 from paceline.errors import WireError
 from paceline.round_codec import decode_verify
 from paceline.tree import DraftTree
@@ -23,6 +22,7 @@ from target_service.events import (
     TreesArrived,
 )
 
+_VERIFY = draft_pb2.SpeculateResponse.VERIFY_FIELD_NUMBER
 _CODES: dict[int, SessionCode] = {
     draft_pb2.SESSION_CODE_OK: SessionCode.OK,
     draft_pb2.SESSION_CODE_LENGTH_DIFFERS: SessionCode.LENGTH_DIFFERS,
@@ -39,19 +39,22 @@ class RoundReader:
     at: LinkEpoch
     incarnation: int  # of the draft
     vocab_size: int
-    step_trees: StepTrees | None = field(default_factory=load_step_trees)
+    wire: TreeWire | None = field(default_factory=load_tree_wire)
 
     def events(self, message: draft_pb2.SpeculateResponse) -> list[Event]:
         """Trees of another process of the draft's are dropped. Raises WireError for what makes no sense."""
         events: list[Event] = []
         if message.HasField("verify") and message.verify.incarnation == self.incarnation:
-            events.append(decode_trees(message.verify, self.vocab_size, at=self.at, step_trees=self.step_trees))
+            events.append(decode_trees(message.verify, self.vocab_size, at=self.at))
         if message.HasField("status"):
             events.append(decode_status(message.status, at=self.at))
         return events
 
     def parse(self, payload: bytes) -> list[Event]:
         """The same of a frame."""
+        found = None if self.wire is None else self.wire.read(payload, _VERIFY, self.vocab_size)
+        if found is not None and found.incarnation == self.incarnation:
+            return [_arrived(found, at=self.at)]
         try:
             message = draft_pb2.SpeculateResponse.FromString(payload)
         except DecodeError as error:
@@ -83,34 +86,25 @@ def decode_greeting(message: draft_pb2.SpeculateResponse) -> Greeting:
     return Greeting(message.info.incarnation, None if lane is None else LaneOffer(lane.port, lane.token))
 
 
-def decode_trees(
-    message: verify_pb2.VerifyInput, vocab_size: int, *, at: LinkEpoch, step_trees: StepTrees | None
-) -> TreesArrived:
+def decode_trees(message: verify_pb2.VerifyInput, vocab_size: int, *, at: LinkEpoch) -> TreesArrived:
     """Raises WireError for columns or trees that make no sense, or a token outside the vocabulary."""
-    sessions, rounds, bases = message.session[:], message.round[:], message.base_committed_len[:]
-    counts, tokens, parents = message.num_tokens_per_req[:], message.draft_token[:], message.parents[:]
-    largest = max(tokens, default=0)
+    columns = decode_verify(message)
+    largest = int(columns.draft_token.max(initial=0))
     if largest >= vocab_size:
         raise WireError(f"a tree holds token id {largest}, outside the vocabulary of {vocab_size}")
-    are_even = len(rounds) == len(bases) == len(counts) == len(sessions)
-    if not are_even or not sum(counts) == len(tokens) == len(parents):
-        decode_verify(message)  # which says where
-    trees = _trees(np.array(tokens, np.int32), np.array(parents, np.int32), counts, step_trees)
-    return TreesArrived(at, sessions, list(map(ArrivedTree, rounds, bases, trees)))
+    entries = zip(columns.round.tolist(), columns.base_committed_len.tolist(), columns.trees(), strict=True)
+    trees = [ArrivedTree(round_number, base, tree) for round_number, base, tree in entries]
+    return TreesArrived(at, columns.session.tolist(), trees)
 
 
-def _trees(tokens: np.ndarray, parents: np.ndarray, counts: list[int], step_trees: StepTrees | None) -> list[DraftTree]:
-    """Raises WireError for the first that is none."""
-    make = DraftTree
-    if step_trees is not None and step_trees.are_trees(tokens, parents, np.array(counts, np.int64)):
-        make = DraftTree.grown
-    if len(counts) == 1:
-        return [make(tokens, parents)]
-    trees, stop = [], 0
-    for count in counts:
-        start, stop = stop, stop + count
-        trees.append(make(tokens[start:stop], parents[start:stop]))
-    return trees
+def _arrived(found: WireTrees, *, at: LinkEpoch) -> TreesArrived:
+    stop = 0
+    trees: list[ArrivedTree] = []
+    for round_number, base, size in zip(found.round, found.base_committed_len, found.num_nodes, strict=True):
+        start, stop = stop, stop + size
+        tree = DraftTree.grown(found.tokens[start:stop], found.parents[start:stop])
+        trees.append(ArrivedTree(round_number, base, tree))
+    return TreesArrived(at, found.session, trees)
 
 
 def decode_status(message: draft_pb2.SessionStatus, *, at: LinkEpoch) -> SessionsAnswered:

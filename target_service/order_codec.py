@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernels.tree_wire import TreeWire
 from paceline.codec import encode_sampling_params
 from paceline.round_codec import encode_tensor, encode_tensor_head, field_head
 from paceline.v1 import common_pb2, draft_pb2, verify_pb2
@@ -11,6 +12,20 @@ from target_service.draft_orders import DraftOrders, SyncOrder
 _EXTEND = draft_pb2.SpeculateRequest.EXTEND_FIELD_NUMBER
 _HIDDEN_STATES = verify_pb2.ExtendInput.HIDDEN_STATES_FIELD_NUMBER
 _DATA = common_pb2.Tensor.DATA_FIELD_NUMBER
+_COLUMNS = (
+    "session",
+    "round",
+    "base_committed_len",
+    "verified_id",
+    "accept_length",
+    "num_tokens_per_req",
+    "num_tokens_for_logprob_per_req",
+    "num_steps",
+    "eagle_topk",
+    "num_draft_tokens",
+    "min_path_permille",
+)
+_NUMBERS = tuple(verify_pb2.ExtendInput.DESCRIPTOR.fields_by_name[name].number for name in _COLUMNS)
 
 
 def encode_orders(orders: list[DraftOrders], incarnation: int) -> draft_pb2.SpeculateRequest | None:
@@ -19,17 +34,18 @@ def encode_orders(orders: list[DraftOrders], incarnation: int) -> draft_pb2.Spec
     return draft_pb2.SpeculateRequest.FromString(b"".join(frame)) if frame else None
 
 
-def encode_frame(orders: list[DraftOrders], incarnation: int) -> list[bytes | memoryview]:
+def encode_frame(orders: list[DraftOrders], incarnation: int, wire: TreeWire | None = None) -> list[bytes | memoryview]:
     """The same message as it travels, in parts, the features where they lie; empty where there is nothing to say.
 
-    The features are nearly all of a message, and in one of protobuf's they are copied twice.
+    The features are nearly all of a message, and in one of protobuf's they are copied twice. wire: None: protobuf
+    writes the columns.
     """
     frame: list[bytes | memoryview] = []
     if any(part.opens or part.releases for part in orders):
         frame.append(_changes(orders).SerializeToString())
     asks = [part.asks for part in orders if part.asks is not None]
     if asks:
-        frame += _extend(join(asks), incarnation)
+        frame += _extend(join(asks), incarnation, wire)
     return frame
 
 
@@ -57,28 +73,35 @@ def _changes(orders: list[DraftOrders]) -> draft_pb2.SpeculateRequest:
     return message
 
 
-def _extend(asks: Asks, incarnation: int) -> tuple[bytes | memoryview, ...]:
+def _extend(asks: Asks, incarnation: int, wire: TreeWire | None) -> tuple[bytes | memoryview, ...]:
     """The message's field: the head of all but the features, and these."""
-    shapes, num_tokens = asks.shapes, asks.num_tokens
-    columns = verify_pb2.ExtendInput(
-        incarnation=incarnation,
-        session=asks.session,
-        round=asks.round,
-        base_committed_len=asks.base_committed_len,
-        verified_id=asks.verified_id,
-        accept_length=[count - 1 for count in num_tokens],
-        num_tokens_per_req=num_tokens,
-        num_tokens_for_logprob_per_req=[1] * len(shapes),
-        num_steps=[shape.num_steps for shape in shapes],
-        eagle_topk=[shape.eagle_topk for shape in shapes],
-        num_draft_tokens=[shape.num_draft_tokens for shape in shapes],
-    )
-    min_path_permille = [shape.min_path_permille for shape in shapes]
-    if any(min_path_permille):
-        columns.min_path_permille.extend(min_path_permille)
+    columns = _columns(asks)
+    if wire is None:
+        named = dict(zip(_COLUMNS, columns, strict=True))
+        rest = verify_pb2.ExtendInput(incarnation=incarnation, **named).SerializeToString()
+    else:
+        rest = verify_pb2.ExtendInput(incarnation=incarnation).SerializeToString() + wire.pack(_NUMBERS, columns)
     features = asks.features()
-    rest = columns.SerializeToString()
-    tensor = encode_tensor_head(features) + field_head(_DATA, len(features.data))
-    tensor = field_head(_HIDDEN_STATES, len(tensor) + len(features.data)) + tensor
-    size = len(rest) + len(tensor) + len(features.data)
-    return field_head(_EXTEND, size) + rest + tensor, features.data
+    num_bytes = len(features.data)
+    tensor = encode_tensor_head(features) + field_head(_DATA, num_bytes)
+    rest += field_head(_HIDDEN_STATES, len(tensor) + num_bytes) + tensor
+    return field_head(_EXTEND, len(rest) + num_bytes) + rest, features.data
+
+
+def _columns(asks: Asks) -> tuple[list[int], ...]:
+    """As _COLUMNS says; empty for zeros alone."""
+    shapes, num_tokens = asks.shapes, asks.num_tokens
+    min_path_permille = [shape.min_path_permille for shape in shapes]
+    return (
+        asks.session,
+        asks.round,
+        asks.base_committed_len,
+        asks.verified_id,
+        [count - 1 for count in num_tokens],
+        num_tokens,
+        [1] * len(shapes),
+        [shape.num_steps for shape in shapes],
+        [shape.eagle_topk for shape in shapes],
+        [shape.num_draft_tokens for shape in shapes],
+        min_path_permille if any(min_path_permille) else [],
+    )

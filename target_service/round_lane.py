@@ -95,7 +95,7 @@ class RoundLane:
             self._ends.put(part)
 
     def encode(self, item: list[DraftOrders]) -> list[bytes | memoryview]:
-        return encode_frame(item, self._ends.incarnation)
+        return encode_frame(item, self._ends.incarnation, self._ends.reader.wire)
 
     def merge(self, waiting: list[DraftOrders] | None, item: list[DraftOrders]) -> list[DraftOrders]:
         if waiting is None:

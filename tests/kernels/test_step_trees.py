@@ -1,12 +1,10 @@
-"""A step's trees by C: what the arrays of engine.plan and the checks of paceline.tree come to."""
+"""A step's trees by C: what the arrays of engine.plan come to."""
 
 import numpy as np
 import pytest
 
 from engine.plan import StepBuilder, TreeRows
 from kernels.step_trees import StepTrees, TreeTable, load_step_trees
-from paceline.errors import WireError
-from paceline.tree import MAX_NODES, DraftTree
 
 PAGE_SIZE = 4
 
@@ -78,32 +76,3 @@ def test_what_does_not_fit_is_refused_and_nothing_past_it_is_written(
     )
     with pytest.raises((IndexError, ValueError)):
         step_trees.plan(table)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "parents"),
-    [
-        ([5, 1, 1, 2], [-1, 0, 1, 1]),
-        (range(MAX_NODES), range(-1, MAX_NODES - 1)),
-        (range(MAX_NODES + 1), range(-1, MAX_NODES)),
-        ([5, 1, 1], [-1, 0, 0]),
-        ([5, 1, 2, 1], [-1, 0, 0, 0]),
-        ([5, -1], [-1, 0]),
-        ([5, 1], [-1, -1]),
-        ([5, 1], [-1, 1]),
-        ([5, 1], [0, 0]),
-        ([], []),
-    ],
-)
-def test_what_is_a_tree_is_what_the_constructor_takes(step_trees, tokens, parents):
-    tokens, parents = np.array(tokens, np.int32), np.array(parents, np.int32)
-    sound = np.array([7, 3], np.int32), np.array([-1, 0], np.int32)
-    try:
-        DraftTree(tokens, parents)
-        is_tree = True
-    except WireError:
-        is_tree = False
-    together = np.concatenate([sound[0], tokens]), np.concatenate([sound[1], parents])
-    assert step_trees.are_trees(*together, np.array([2, len(tokens)])) is is_tree
-    assert not step_trees.are_trees(*together, np.array([2, len(tokens) + 1]))
-    assert not step_trees.are_trees(*together, np.array([2, len(tokens) - 1]))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from draft_service.frame_codec import parse_round
+from kernels.tree_wire import load_tree_wire
 from paceline.codec import encode_sampling_params
 from paceline.round_codec import encode_extend
 from paceline.rounds import ExtendColumns, RawTensor
@@ -49,12 +50,13 @@ def columns(of: Asks) -> ExtendColumns:
 
 @pytest.mark.parametrize("shape", [TreeShape(3, 1, 4), TreeShape(5, 4, 16, 20)])
 @pytest.mark.parametrize("feature_size", [16, 4096])
-def test_a_frame_is_the_message(shape, feature_size):
+@pytest.mark.parametrize("wire", [None, load_tree_wire()])
+def test_a_frame_is_the_message(shape, feature_size, wire):
     of = asks([2**63, 5, 6], shape=shape, feature_size=feature_size)
     orders = [DraftOrders(1, opens=[OpenOrder(9, 50, SamplingParams(seed=4))], releases=[1, 2], asks=of)]
     expected = draft_pb2.SpeculateRequest(extend=encode_extend(columns(of), 11), release=[1, 2])
     expected.open.add(session=9, max_len=50, sampling_params=encode_sampling_params(SamplingParams(seed=4)))
-    frame = b"".join(encode_frame(orders, 11))
+    frame = b"".join(encode_frame(orders, 11, wire))
     assert draft_pb2.SpeculateRequest.FromString(frame) == expected
     assert encode_orders(orders, 11) == expected
     found = parse_round(frame)

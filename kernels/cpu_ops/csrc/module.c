@@ -6,6 +6,7 @@
 
 #include "grow.h"
 #include "tables.h"
+#include "tree_wire.h"
 #include "trees.h"
 
 /* Reads exactly count integers; returns 0 with an exception set on a mismatch. */
@@ -434,9 +435,10 @@ static PyMethodDef methods[] = {
     {"head_best", (PyCFunction)(void (*)(void))head_best, METH_FASTCALL, head_best_doc},
     {"head_trees", (PyCFunction)(void (*)(void))head_trees, METH_FASTCALL, head_trees_doc},
     {"top_k", (PyCFunction)(void (*)(void))top_k, METH_FASTCALL, top_k_doc},
-    {"are_trees", (PyCFunction)(void (*)(void))are_trees, METH_FASTCALL, are_trees_doc},
     {"count_pages", (PyCFunction)(void (*)(void))count_pages, METH_FASTCALL, count_pages_doc},
     {"plan_trees", (PyCFunction)(void (*)(void))plan_trees, METH_FASTCALL, plan_trees_doc},
+    {"pack_columns", (PyCFunction)(void (*)(void))pack_columns, METH_FASTCALL, pack_columns_doc},
+    {"read_trees", (PyCFunction)(void (*)(void))read_trees, METH_FASTCALL, read_trees_doc},
     {"isas", isas, METH_NOARGS, isas_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -75,27 +75,6 @@ static int is_tree(const int32_t *tokens, const int32_t *parents, int64_t count)
     return 1;
 }
 
-PyDoc_STRVAR(are_trees_doc, "are_trees(tokens, parents, num_nodes) -> bool: int32, int32 and int64 arrays.");
-
-static PyObject *are_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
-    static const int sizes[] = {4, 4, 8};
-    Arrays arrays;
-    if (!has_count(given, 3) || !take_arrays(&arrays, args, sizes, 3, 3)) return NULL;
-    const int32_t *tokens = arrays.views[0].buf, *parents = arrays.views[1].buf;
-    const int64_t *num_nodes = arrays.views[2].buf;
-    const int64_t total = length_of(&arrays, 0), count = length_of(&arrays, 2);
-    int64_t at = 0, i = 0;
-    if (length_of(&arrays, 1) == total)
-        for (; i < count; i++) {
-            const int64_t nodes = num_nodes[i];
-            if (nodes < 1 || nodes > total - at || !is_tree(tokens + at, parents + at, nodes)) break;
-            at += nodes;
-        }
-    const int sound = i == count && at == total;
-    release_arrays(&arrays);
-    return PyBool_FromLong(sound);
-}
-
 static int64_t pages_for(int64_t num_tokens, int64_t page_size) { return (num_tokens + page_size - 1) / page_size; }
 
 PyDoc_STRVAR(count_pages_doc,

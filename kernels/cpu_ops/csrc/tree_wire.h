@@ -1,0 +1,202 @@
+/* Messages of a round, as protobuf writes and reads them: columns of integers, packed.
+ *
+ * kernels/tree_wire.py is Python's face and says what each function does. */
+
+#pragma once
+
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "trees.h"
+
+#define WIRE_VARINT 0
+#define WIRE_BYTES 2
+#define MAX_VARINT 10
+
+static int varint_size(uint64_t value) {
+    int size = 1;
+    while (value >>= 7) size++;
+    return size;
+}
+
+static uint8_t *put_varint(uint8_t *at, uint64_t value) {
+    for (; value > 0x7F; value >>= 7) *at++ = (uint8_t)(value | 0x80);
+    *at++ = (uint8_t)value;
+    return at;
+}
+
+/* The value of an int of at most 64 bits, a negative one as protobuf's int64. 0 with an exception set for another. */
+static int as_uint64(PyObject *object, uint64_t *value) {
+    *value = PyLong_AsUnsignedLongLongMask(object);
+    return *value != (uint64_t)-1 || !PyErr_Occurred();
+}
+
+PyDoc_STRVAR(pack_columns_doc,
+             "pack_columns(numbers, columns) -> bytes: a message whose fields of those numbers, up to 15, are these\n"
+             "lists of ints, packed; an empty list is left out.");
+
+static PyObject *pack_columns(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    if (!has_count(given, 2)) return NULL;
+    const Py_ssize_t count = PyTuple_Size(args[0]);
+    if (count < 0 || PyTuple_Size(args[1]) != count) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "one number a column is expected");
+        return NULL;
+    }
+    Py_ssize_t most = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const Py_ssize_t length = PyList_Size(PyTuple_GetItem(args[1], i));
+        if (length < 0) return NULL;
+        most += MAX_VARINT * (length + 2);
+    }
+    uint8_t *buffer = malloc((size_t)most + 1), *at = buffer;
+    if (!buffer) return PyErr_NoMemory();
+    PyObject *packed = NULL;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *column = PyTuple_GetItem(args[1], i);
+        const Py_ssize_t length = PyList_Size(column);
+        const long number = PyLong_AsLong(PyTuple_GetItem(args[0], i));
+        if (number == -1 && PyErr_Occurred()) goto done;
+        if (!length) continue;
+        uint64_t size = 0, value;
+        for (Py_ssize_t j = 0; j < length; j++) {
+            if (!as_uint64(PyList_GetItem(column, j), &value)) goto done;
+            size += (uint64_t)varint_size(value);
+        }
+        at = put_varint(at, (uint64_t)number << 3 | WIRE_BYTES);
+        at = put_varint(at, size);
+        for (Py_ssize_t j = 0; j < length; j++) {
+            as_uint64(PyList_GetItem(column, j), &value);
+            at = put_varint(at, value);
+        }
+    }
+    packed = PyBytes_FromStringAndSize((const char *)buffer, at - buffer);
+done:
+    free(buffer);
+    return packed;
+}
+
+/* Bytes that are read, [at, stop). */
+typedef struct {
+    const uint8_t *at, *stop;
+} Span;
+
+static int get_varint(Span *span, uint64_t *value) {
+    *value = 0;
+    for (int shift = 0; shift < 70; shift += 7) {
+        if (span->at == span->stop) return 0;
+        const uint8_t byte = *span->at++;
+        *value |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) return 1;
+    }
+    return 0;
+}
+
+/* The content of a field of bytes, behind its tag. */
+static int get_bytes(Span *span, Span *content) {
+    uint64_t size;
+    if (!get_varint(span, &size) || size > (uint64_t)(span->stop - span->at)) return 0;
+    content->at = span->at;
+    content->stop = span->at += size;
+    return 1;
+}
+
+static int64_t count_varints(Span span) {
+    int64_t count = 0;
+    for (const uint8_t *at = span.at; at < span.stop; at++) count += *at < 0x80;
+    return count;
+}
+
+/* A packed column as a list of ints; NULL with an exception set, or without one where a value is cut off. */
+static PyObject *list_of(Span span) {
+    const int64_t count = count_varints(span);
+    PyObject *list = PyList_New(count);
+    for (int64_t i = 0; list && i < count; i++) {
+        uint64_t value;
+        PyObject *number = get_varint(&span, &value) ? PyLong_FromUnsignedLongLong(value) : NULL;
+        if (!number || PyList_SetItem(list, i, number) != 0) Py_CLEAR(list);
+    }
+    if (list && span.at != span.stop) Py_CLEAR(list);
+    return list;
+}
+
+static int fill_int32(Span span, int32_t *values, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t value;
+        if (!get_varint(&span, &value)) return 0;
+        values[i] = (int32_t)value;
+    }
+    return span.at == span.stop;
+}
+
+/* Fields of VerifyInput. */
+enum { INCARNATION = 1, SESSION, ROUND, BASE, NUM_NODES, TOKEN, PARENT, NUM_COLUMNS };
+
+/* Whether a VerifyInput is the fields above, each once. */
+static int find_columns(Span message, uint64_t *incarnation, Span *columns) {
+    int seen = 0;
+    while (message.at < message.stop) {
+        uint64_t tag;
+        if (!get_varint(&message, &tag) || tag >> 3 >= NUM_COLUMNS || seen >> (tag >> 3) & 1) return 0;
+        const int number = (int)(tag >> 3);
+        seen |= 1 << number;
+        if (number == INCARNATION ? (tag & 7) != WIRE_VARINT || !get_varint(&message, incarnation)
+                                  : (tag & 7) != WIRE_BYTES || !get_bytes(&message, &columns[number]))
+            return 0;
+    }
+    return seen == (1 << NUM_COLUMNS) - 2;
+}
+
+/* Whether counts, each a varint, are those of trees in tokens and parents, [num_nodes], all ids below vocab_size. */
+static int are_sound(Span counts, const int32_t *tokens, const int32_t *parents, int64_t num_nodes,
+                     int64_t vocab_size) {
+    int64_t at = 0;
+    uint64_t count;
+    for (int64_t i = 0; i < num_nodes; i++)
+        if (tokens[i] < 0 || tokens[i] >= vocab_size) return 0;
+    while (counts.at < counts.stop) {
+        if (!get_varint(&counts, &count) || count > (uint64_t)(num_nodes - at)) return 0;
+        if (!is_tree(tokens + at, parents + at, (int64_t)count)) return 0;
+        at += (int64_t)count;
+    }
+    return at == num_nodes;
+}
+
+PyDoc_STRVAR(read_trees_doc,
+             "read_trees(payload, number, vocab_size) -> (incarnation, session, round, base_committed_len, num_nodes,\n"
+             "tokens, parents) of the VerifyInput that is all of the message, in the field of that number: lists, and\n"
+             "int32 as bytearrays. None where anything else is there, or anything is unsound.");
+
+static PyObject *read_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    if (!has_count(given, 3)) return NULL;
+    const int64_t number = PyLong_AsLongLong(args[1]), vocab_size = PyLong_AsLongLong(args[2]);
+    Py_buffer payload;
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &payload, PyBUF_SIMPLE) != 0) return NULL;
+    Span whole = {payload.buf, (const uint8_t *)payload.buf + payload.len}, message, columns[NUM_COLUMNS];
+    PyObject *lists[4] = {NULL}, *nodes[2] = {NULL}, *found = NULL;
+    uint64_t tag, incarnation = 0;
+    if (!get_varint(&whole, &tag) || tag != ((uint64_t)number << 3 | WIRE_BYTES) || !get_bytes(&whole, &message) ||
+        whole.at != whole.stop || !find_columns(message, &incarnation, columns))
+        goto done;
+    const int64_t num_nodes = count_varints(columns[TOKEN]), count = count_varints(columns[SESSION]);
+    if (count_varints(columns[PARENT]) != num_nodes || count_varints(columns[ROUND]) != count ||
+        count_varints(columns[BASE]) != count || count_varints(columns[NUM_NODES]) != count)
+        goto done;
+    for (int i = 0; i < 2; i++) {
+        nodes[i] = PyByteArray_FromStringAndSize(NULL, 4 * num_nodes);
+        if (!nodes[i]) goto done;
+        if (!fill_int32(columns[TOKEN + i], (int32_t *)PyByteArray_AsString(nodes[i]), num_nodes)) goto done;
+    }
+    if (!are_sound(columns[NUM_NODES], (const int32_t *)PyByteArray_AsString(nodes[0]),
+                   (const int32_t *)PyByteArray_AsString(nodes[1]), num_nodes, vocab_size))
+        goto done;
+    for (int i = 0; i < 4; i++)
+        if (!(lists[i] = list_of(columns[SESSION + i]))) goto done;
+    found = Py_BuildValue("KOOOOOO", (unsigned long long)incarnation, lists[0], lists[1], lists[2], lists[3], nodes[0],
+                          nodes[1]);
+done:
+    PyBuffer_Release(&payload);
+    for (int i = 0; i < 4; i++) Py_XDECREF(lists[i]);
+    for (int i = 0; i < 2; i++) Py_XDECREF(nodes[i]);
+    if (found || PyErr_Occurred()) return found;
+    Py_RETURN_NONE;
+}

@@ -1,0 +1,50 @@
+"""A round's messages by calls of C: columns to bytes, and trees from bytes. Without the extension there is none."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import NamedTuple
+
+import numpy as np
+
+
+class WireTrees(NamedTuple):
+    """A VerifyInput. Lists have an entry a tree; nodes are flat, in the order of the trees."""
+
+    incarnation: int
+    session: list[int]
+    round: list[int]
+    base_committed_len: list[int]
+    num_nodes: list[int]
+    tokens: np.ndarray  # int32 [nodes]
+    parents: np.ndarray  # int32 [nodes]
+
+
+class TreeWire:
+    """Of the extension; thread-safe. ``load_tree_wire`` makes it."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def pack(self, numbers: tuple[int, ...], columns: tuple[list[int], ...]) -> bytes:
+        """A message whose repeated fields of those numbers, up to 15, are the columns; an empty one is left out."""
+        packed: bytes = self._module.pack_columns(numbers, columns)
+        return packed
+
+    def read(self, payload: bytes, number: int, vocab_size: int) -> WireTrees | None:
+        """Of a message that is a VerifyInput alone, in the field of that number, with sound trees of ids below
+        vocab_size. None for any other, which protobuf is to judge."""
+        found = self._module.read_trees(payload, number, vocab_size)
+        if found is None:
+            return None
+        *columns, tokens, parents = found
+        return WireTrees(*columns, np.frombuffer(tokens, np.int32), np.frombuffer(parents, np.int32))
+
+
+def load_tree_wire() -> TreeWire | None:
+    """None where the extension was not built, or does not load."""
+    try:
+        from kernels.cpu_ops import _native  # type: ignore[attr-defined]
+    except ImportError:
+        return None
+    return TreeWire(_native)

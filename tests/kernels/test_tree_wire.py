@@ -1,0 +1,118 @@
+"""A round's messages by C: what protobuf writes, and what it would read."""
+
+import numpy as np
+import pytest
+
+from kernels.tree_wire import TreeWire, load_tree_wire
+from paceline.errors import WireError
+from paceline.round_codec import decode_verify, encode_verify
+from paceline.rounds import VerifyColumns
+from paceline.tree import MAX_NODES, DraftTree
+from paceline.v1 import draft_pb2, verify_pb2
+
+VERIFY = draft_pb2.SpeculateResponse.VERIFY_FIELD_NUMBER
+INCARNATION = 2**64 - 1
+VOCAB = 200_000
+
+
+@pytest.fixture(scope="module")
+def wire() -> TreeWire:
+    found = load_tree_wire()
+    if found is None:
+        pytest.skip("the C extension was not built")
+    return found
+
+
+def message_of(*trees: tuple[list[int], list[int]]) -> draft_pb2.SpeculateResponse:
+    sizes = [len(tokens) for tokens, _ in trees]
+    columns = VerifyColumns(
+        session=np.array([2**64 - 1 - number for number in range(len(trees))], np.uint64),
+        round=np.arange(len(trees)) + 1,
+        base_committed_len=np.arange(len(trees)) * 300,
+        num_tokens=np.array(sizes),
+        draft_token=np.array([token for tokens, _ in trees for token in tokens], np.int32),
+        parents=np.array([parent for _, parents in trees for parent in parents], np.int32),
+    )
+    return draft_pb2.SpeculateResponse(verify=encode_verify(columns, INCARNATION))
+
+
+def test_trees_are_read_as_protobuf_reads_them(wire):
+    rng = np.random.default_rng(1)
+    sizes = [1, 16, MAX_NODES, 2]
+    parents = [[-1, *(int(rng.integers(0, node)) for node in range(1, size))] for size in sizes]
+    tokens = [rng.permutation(VOCAB)[:size].tolist() for size in sizes]
+    message = message_of(*zip(tokens, parents, strict=True))
+    found = wire.read(message.SerializeToString(), VERIFY, VOCAB)
+    expected = decode_verify(message.verify)
+    assert found is not None
+    assert found.incarnation == INCARNATION
+    assert found.session == expected.session.tolist()
+    assert found.round == expected.round.tolist()
+    assert found.base_committed_len == expected.base_committed_len.tolist()
+    assert found.num_nodes == sizes
+    np.testing.assert_array_equal(found.tokens, expected.draft_token)
+    np.testing.assert_array_equal(found.parents, expected.parents)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents"),
+    [
+        ([5, 1, 1, 2], [-1, 0, 1, 1]),
+        (list(range(MAX_NODES)), list(range(-1, MAX_NODES - 1))),
+        (list(range(MAX_NODES + 1)), list(range(-1, MAX_NODES))),
+        ([5, 1, 1], [-1, 0, 0]),
+        ([5, 1, 2, 1], [-1, 0, 0, 0]),
+        ([5, 1], [-1, -1]),
+        ([5, 1], [-1, 1]),
+        ([5, 1], [0, 0]),
+        ([], []),
+    ],
+)
+def test_what_is_a_tree_is_what_the_constructor_takes(wire, tokens, parents):
+    try:
+        DraftTree(np.array(tokens), np.array(parents))
+        is_tree = True
+    except WireError:
+        is_tree = False
+    message = message_of(([7, 3], [-1, 0]), (tokens, parents))
+    assert (wire.read(message.SerializeToString(), VERIFY, VOCAB) is not None) is is_tree
+
+
+def test_what_is_not_trees_alone_is_left_to_protobuf(wire):
+    message = message_of(([7, 3], [-1, 0]))
+    payload = message.SerializeToString()
+    assert wire.read(payload, VERIFY, 7) is None
+    assert wire.read(payload + payload, VERIFY, VOCAB) is None
+    for length in range(len(payload)):
+        assert wire.read(payload[:length], VERIFY, VOCAB) is None
+    for place in range(len(payload)):
+        for change in (1, 0x80, 0xFF):
+            changed = bytearray(payload)
+            changed[place] ^= change
+            found = wire.read(bytes(changed), VERIFY, VOCAB)
+            if found is not None:
+                again = draft_pb2.SpeculateResponse.FromString(bytes(changed)).verify
+                assert again.draft_token == found.tokens.tolist() and again.parents == found.parents.tolist()
+                assert again.num_tokens_per_req == found.num_nodes
+    message.status.round.append(1)
+    assert wire.read(message.SerializeToString(), VERIFY, VOCAB) is None
+    positions = message_of(([7, 3], [-1, 0]))
+    positions.verify.positions.append(1)
+    assert wire.read(positions.SerializeToString(), VERIFY, VOCAB) is None
+    uneven = message_of(([7, 3], [-1, 0]))
+    uneven.verify.round.append(1)
+    assert wire.read(uneven.SerializeToString(), VERIFY, VOCAB) is None
+
+
+def test_columns_are_packed_as_protobuf_packs_them(wire):
+    columns = ([1, 2**64 - 1, 0], [127, 128, 2**32 - 1], [], [300] * 100)
+    expected = verify_pb2.ExtendInput(
+        session=columns[0], round=columns[1], base_committed_len=columns[2], verified_id=columns[3]
+    )
+    assert wire.pack((2, 3, 4, 5), columns) == expected.SerializeToString()
+
+
+@pytest.mark.parametrize("columns", [([1.5],), (["1"],), ((1,),), ([1], [2])])
+def test_what_are_no_columns_of_ints_is_refused(wire, columns):
+    with pytest.raises((TypeError, ValueError, SystemError)):
+        wire.pack((2,), columns)
