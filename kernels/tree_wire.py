@@ -37,8 +37,9 @@ class TreeWire:
         found = self._module.read_trees(payload, number, vocab_size)
         if found is None:
             return None
-        *columns, tokens, parents = found
-        return WireTrees(*columns, np.frombuffer(tokens, np.int32), np.frombuffer(parents, np.int32))
+        incarnation, session, round_, base_len, num_nodes, tokens, parents = found
+        nodes = np.frombuffer(tokens, np.int32), np.frombuffer(parents, np.int32)
+        return WireTrees(incarnation, session, round_, base_len, num_nodes, *nodes)
 
 
 def load_tree_wire() -> TreeWire | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernels.tree_wire import TreeWire
 from paceline.codec import encode_sampling_params
 from paceline.round_codec import encode_tensor, encode_tensor_head, field_head
@@ -77,7 +79,7 @@ def _extend(asks: Asks, incarnation: int, wire: TreeWire | None) -> tuple[bytes 
     """The message's field: the head of all but the features, and these."""
     columns = _columns(asks)
     if wire is None:
-        named = dict(zip(_COLUMNS, columns, strict=True))
+        named: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=True))
         rest = verify_pb2.ExtendInput(incarnation=incarnation, **named).SerializeToString()
     else:
         rest = verify_pb2.ExtendInput(incarnation=incarnation).SerializeToString() + wire.pack(_NUMBERS, columns)
