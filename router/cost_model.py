@@ -81,7 +81,7 @@ class _Hopeful:
         self.follow_ms = costs.follow_ms
         self.overlaps = costs.overlaps
         self.halving = costs.halving
-        self.record = costs.record
+        self.record = costs.record.hopeful()
         self._costs = costs
 
     @property

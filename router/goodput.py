@@ -196,7 +196,8 @@ class Goodput:
         if work.half_wait is not None:
             halves = self._halves(trees, prompts, work, by_draft)
             gain = round_ms / halves
-            halves = halves * self._costs.halving.factor
+            whole, halves = round_ms * self._costs.halving.on_whole, halves * self._costs.halving.on_halves
+            round_ms = np.where(work.num_on >= 2, whole, round_ms)
             in_halves = (work.num_on >= 2) & (halves < round_ms)
             round_ms = np.where(in_halves, halves, round_ms)
             turn_ms = np.where(in_halves, halves / 2, round_ms)

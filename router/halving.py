@@ -15,9 +15,21 @@ class Halving:
     slower, they are wrong of the one that does not run, and nothing else would ever correct them. Pure."""
 
     def __init__(self) -> None:
-        self.factor = 1.0  # on what a round in halves is expected to take
+        self.factor = (
+            1.0  # of what a round in halves takes, over one at once, by the target's choices; by costs it is 1
+        )
         self._share = 0.5
         self._num_steps = 0
+
+    @property
+    def on_halves(self) -> float:
+        """Factor on what a round in halves is expected to take."""
+        return max(1.0, self.factor)
+
+    @property
+    def on_whole(self) -> float:
+        """Factor on what a round at once is expected to take."""
+        return max(1.0, 1.0 / self.factor)
 
     def observe(self, *, is_split: bool) -> None:
         """A step with trees, of requests that all have some, or wait for those that have."""

@@ -65,8 +65,15 @@ class TrackRecord:
 
     def __init__(self) -> None:
         self._cells: list[_Cell] = []
+        self._prior_off = _PRIOR_OFF
         self._next = 0
         self._faded_s: float | None = None
+
+    def hopeful(self) -> TrackRecord:
+        """The same record, by which what never ran may be as good as promised."""
+        view = TrackRecord()
+        view._cells, view._prior_off = self._cells, 0.0
+        return view
 
     def note(self, stretch: Stretch) -> None:
         """One that is over. Pauses and idle time are not part of what was given."""
@@ -103,7 +110,7 @@ class TrackRecord:
 
     def factors(self, batches: Floats, growths: Ints, nodes: Floats, *, joined: bool) -> Floats:
         """[batches, options]: what to multiply promises by. growths, nodes: [options], as a stretch has them."""
-        prior = _PRIOR * _PRIOR_OFF * np.log2(batches)[:, None] * (growths != OFF)
+        prior = _PRIOR * self._prior_off * np.log2(batches)[:, None] * (growths != OFF)
         near_batch = _kernel(np.log2(batches)[:, None] - self._column("batch"))  # [batches, cells]
         near_nodes = _kernel(np.log2(nodes)[:, None] - self._column("nodes"))  # [options, cells]
         theirs = self._column("growth")

@@ -16,14 +16,14 @@ def test_a_target_that_runs_rounds_at_once_where_halves_should_be_faster_makes_t
     halving = observed(is_split=False)
     for _ in range(20):
         halving.heed(1.2)
-    assert 1.15 < halving.factor <= 1.2
+    assert 1.15 < halving.on_halves <= 1.2 and halving.on_whole == 1.0
 
 
-def test_a_target_that_splits_rounds_where_these_should_be_slower_makes_halves_cheaper() -> None:
+def test_a_target_that_splits_rounds_where_these_should_be_slower_makes_those_at_once_dearer() -> None:
     halving = observed(is_split=True)
     for _ in range(20):
         halving.heed(0.9)
-    assert 0.9 <= halving.factor < 0.95
+    assert 1.05 < halving.on_whole <= 1 / 0.9 and halving.on_halves == 1.0
 
 
 def test_what_fits_changes_nothing() -> None:

@@ -60,6 +60,14 @@ def test_before_anything_ran_trees_are_trusted_less_the_more_requests_there_are(
     assert factors[0] == 1.0 and factors == sorted(factors, reverse=True) and factors[2] > 0.75
 
 
+def test_the_hopeful_view_trusts_what_never_ran_and_believes_what_did() -> None:
+    record = TrackRecord()
+    view = record.hopeful()
+    ran(record, 60.0)
+    assert factor(view, batch=256.0) == pytest.approx(1.0, abs=0.01)
+    assert factor(view) == pytest.approx(0.6, abs=0.05)
+
+
 def test_one_stretch_is_believed_by_half_and_many_nearly_wholly() -> None:
     once, often = TrackRecord(), TrackRecord()
     ran(once, 120.0, times=1)
