@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import cast
 
 from draft_service.events import Opening, RoundMessage, SyncMessage
-from draft_service.extend_codec import decode_round
+from draft_service.extend_codec import decode_round, take_frame
 from draft_service.frame_codec import RoundFrame, parse_round
 from draft_service.info import DraftInfo
 from draft_service.lane_door import LaneOffer
 from draft_service.load import LoadFigures
 from draft_service.replies import SessionCode, SessionReply, StreamReplies, SyncReply, TreeReplies
+from kernels.round_wire import ExtendFrame, read_extend
 from paceline import __version__
 from paceline.codec import decode_sampling_params, decode_token_ids, encode_tree_shape
 from paceline.errors import InvalidInputError, MismatchError, PacelineError, WireError
@@ -54,10 +55,9 @@ class Edge:
         """Raises WireError, InvalidInputError or UnsupportedFieldError for what no sound target sends."""
         message, extend = frame.message, None
         if message.HasField("extend"):
-            if message.extend.incarnation != target:
-                raise WireError(f"extend is of incarnation {message.extend.incarnation} and the stream of {target}")
+            self._check_incarnation(message.extend.incarnation, target)
             extend = decode_round(message.extend, frame.features, vocab_size=self.vocab_size)
-            self._check_features(extend.hidden_states)
+            self._check_features(extend.features)
         return RoundMessage(
             stream=stream,
             target=target,
@@ -66,6 +66,13 @@ class Edge:
             releases=tuple(message.release),
             arrived_s=now_s,
         )
+
+    def take_frame(self, frame: ExtendFrame, *, stream: int, target: int, now_s: float) -> RoundMessage:
+        """``decode_rounds`` of a message with nothing but rows and asks."""
+        self._check_incarnation(frame.incarnation, target)
+        extend = take_frame(frame)
+        self._check_features(extend.features)
+        return RoundMessage(stream, target, (), extend, (), now_s)
 
     def decode_sync(self, message: draft_pb2.SyncRequest, *, target: int, ticket: int) -> SyncMessage:
         """Raises WireError or InvalidInputError for what no sound target sends."""
@@ -77,6 +84,10 @@ class Edge:
             raise WireError(f"bulk rows of {len(features.data)} bytes; send at most {MAX_SYNC_BYTES} a message")
         self._check_features(features)
         return SyncMessage(target, ticket, message.session, message.base_committed_len, tokens, features)
+
+    def _check_incarnation(self, incarnation: int, target: int) -> None:
+        if incarnation != target:
+            raise WireError(f"extend is of incarnation {incarnation} and the stream of {target}")
 
     def _check_features(self, features: RawTensor) -> None:
         if features.dtype not in _FLOATS:
@@ -100,7 +111,10 @@ class RoundDecoder:
 
     def parse(self, payload: bytes | bytearray) -> RoundMessage:
         """The same of a lane's frame. Raises DecodeError as well."""
-        return self._decode(parse_round(payload))
+        frame = read_extend(payload, self.edge.vocab_size)
+        if frame is None:
+            return self._decode(parse_round(payload))
+        return self.edge.take_frame(frame, stream=self.stream, target=self.target, now_s=self.clock())
 
     def _decode(self, frame: RoundFrame) -> RoundMessage:
         if frame.message.HasField("hello"):

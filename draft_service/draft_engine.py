@@ -126,17 +126,16 @@ class DraftEngine:
         if message.extend is None or not len(message.extend.session):
             return
         extend = message.extend
-        shapes = (extend.num_steps, extend.eagle_topk, extend.num_draft_tokens, extend.min_path_permille)
         batch = StepBatch(
             seat=table.seats(target, extend.session),
             session=extend.session,
             round=extend.round,
-            base_len=extend.base_committed_len,
-            num_rows=extend.num_tokens,
-            shapes=np.array(shapes) * extend.propose,
+            base_len=extend.base_len,
+            num_rows=extend.num_rows,
+            shapes=extend.shapes,
             arrived_s=np.full(len(extend.session), message.arrived_s),
-            tokens=extend.verified_id,
-            features=(borrow_tensor(extend.hidden_states),),
+            tokens=extend.tokens,
+            features=(extend.features,),
         )
         table.extend_all(batch, target, stream=message.stream, replies=replies, max_rows=self._limits.bulk_rows)
 
@@ -154,7 +153,7 @@ class DraftEngine:
                 num_rows=batch.num_rows,
                 tokens=batch.tokens,
                 features=batch.features,
-                shapes=self._within_context(batch),
+                shapes=self._within_context(batch) if works else batch.shapes,
             )
         )
         return _Begun(batch, works, pending)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.rounds import ExtendColumns, RawTensor
+from draft_service.round_columns import RoundColumns
+from paceline.rounds import RawTensor
 from paceline.types import SamplingParams
 
 
@@ -27,7 +28,7 @@ class RoundMessage:
     stream: int
     target: int  # its incarnation
     openings: tuple[Opening, ...]
-    extend: ExtendColumns | None
+    extend: RoundColumns | None
     releases: tuple[int, ...]
     arrived_s: float  # on the engine's clock
 

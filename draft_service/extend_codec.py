@@ -6,14 +6,34 @@ from typing import cast
 
 import numpy as np
 
+from draft_service.round_columns import RoundColumns
+from kernels.round_wire import ExtendFrame
 from paceline.errors import InvalidInputError
-from paceline.round_codec import decode_extend, decode_tensor
-from paceline.rounds import ExtendColumns
+from paceline.round_codec import decode_extend, decode_tensor, dtype_of
+from paceline.rounds import ExtendColumns, RawTensor
 from paceline.types import tree_shape
 from paceline.v1 import verify_pb2
 
 
-def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *, vocab_size: int) -> ExtendColumns:
+def take_frame(frame: ExtendFrame) -> RoundColumns:
+    """Raises WireError or InvalidInputError for what no sound target sends."""
+    shapes = frame.shapes
+    for numbers in {tuple(shapes[:, 0].tolist())} if frame.is_one_shape else set(zip(*shapes.tolist(), strict=True)):
+        if any(numbers):
+            tree_shape(*numbers)
+    columns, tokens = frame.columns, frame.tokens
+    return RoundColumns(
+        session=columns[0].view(np.uint64),
+        round=columns[1],
+        base_len=columns[2],
+        num_rows=columns[3],
+        shapes=shapes,
+        tokens=tokens,
+        features=RawTensor(dtype_of(frame.dtype), (len(tokens), frame.width), frame.features),
+    )
+
+
+def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *, vocab_size: int) -> RoundColumns:
     """features: the bytes of hidden_states; None: the message has them.
 
     Raises WireError or InvalidInputError for what no sound target sends.
@@ -24,13 +44,13 @@ def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *
     places = [message.round[:], message.base_committed_len[:], message.num_tokens_per_req[:]]
     proposes = message.num_tokens_for_logprob_per_req[:]
     if set(map(len, (*shapes, *places, proposes))) != {len(sessions)}:
-        return decode_extend(message)  # which says where
+        return RoundColumns.of(decode_extend(message))  # which says where
     _check_shapes(proposes, shapes)
     tokens = message.verified_id[:]
     if tokens and max(tokens) >= vocab_size:
         raise InvalidInputError(f"token id {max(tokens)} is outside the vocabulary of {vocab_size}")
     round_, base_len, num_rows, num_steps, topk, num_nodes, least = np.array(places + shapes, np.int64)
-    return ExtendColumns(
+    columns = ExtendColumns(
         session=np.array(sessions, np.uint64),
         round=round_,
         base_committed_len=base_len,
@@ -44,6 +64,7 @@ def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *
         # As good as bytes for whoever copies them.
         hidden_states=decode_tensor(message.hidden_states, cast("bytes | None", features)),
     )
+    return RoundColumns.of(columns)
 
 
 def _check_shapes(proposes: list[int], shapes: list[list[int]]) -> None:

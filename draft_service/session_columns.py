@@ -11,6 +11,7 @@ from draft_service.replies import SessionReply
 from draft_service.rows import Rows
 from engine.extend_batch import HeldSeats
 from engine.pages import HeldPages, pages_for
+from kernels.round_tables import RoundAsks, take_round
 from paceline.types import MAX_SCRATCH_NODES, SamplingParams
 
 IDLE, WAITING, ALONE = range(3)  # nothing waits; an ask within a WaitingAsks; whatever the Session itself holds
@@ -78,6 +79,11 @@ class SessionColumns:
     def facts(self, seats: np.ndarray) -> Facts:
         """Of these sessions."""
         return Facts(*self._facts[:, seats])
+
+    def take_round(self, asks: RoundAsks, *, max_rows: int, most_len: int) -> bool:
+        """Takes in a round whose sessions all wait for nothing but it. False, and nothing is done, where one does not,
+        or there is no extension to find out."""
+        return take_round(self._facts, asks, max_rows=max_rows, most_len=most_len)
 
     def answer(self, seat: int) -> SessionReply | None:
         """To the session's newest round, which may be asked again; None before the first."""

@@ -15,10 +15,9 @@ from draft_service.session_columns import ALONE, IDLE, WAITING, SessionColumns
 from draft_service.step_batch import StepBatch
 from draft_service.waiting_asks import WaitingAsks
 from engine.pages import OutOfPagesError, PageAllocator, PageTable
+from kernels.round_tables import RoundAsks
 from paceline.tracing import Span, Tracer
 from paceline.types import MAX_SCRATCH_NODES
-
-_FEW_SESSIONS = 8  # up to here one by one: 5 us and not 20 for one (AMD EPYC, bench.host_draft)
 
 
 class SessionTable:
@@ -74,19 +73,18 @@ class SessionTable:
     def extend_all(self, batch: StepBatch, target: int, *, stream: int, replies: Replies, max_rows: int) -> None:
         """A round of many sessions. Those that wait for nothing, and ask for at most max_rows new rows where these are
         due, stay in columns."""
-        find = self._which_of_few_stay if batch.size <= _FEW_SESSIONS else self._which_stay
-        stays = find(batch, max_rows)
-        if len(set(batch.session.tolist())) < batch.size:
-            stays = [False] * batch.size
-        if all(stays):
-            self._wait(batch)
+        asks = RoundAsks(batch.seat, batch.round, batch.base_len, batch.num_rows, batch.shapes)
+        if self.columns.take_round(asks, max_rows=max_rows, most_len=self.context_length - 1):
+            self._line_up(batch)
             return
-        places = np.array(stays).nonzero()[0]
+        stays = np.zeros(batch.size, np.bool_)
+        if len(set(batch.session.tolist())) == batch.size:
+            stays = self._which_stay(batch, max_rows)
+        places = stays.nonzero()[0]
         if len(places):
             self._wait(batch.take(places))
-        for place, stay in enumerate(stays):
-            if not stay:
-                self.extend(target, int(batch.session[place]), batch.ask(place), stream=stream, replies=replies)
+        for place in (~stays).nonzero()[0].tolist():
+            self.extend(target, int(batch.session[place]), batch.ask(place), stream=stream, replies=replies)
 
     def extend(self, target: int, number: int, ask: Ask, *, stream: int, replies: Replies) -> None:
         """One session's part of a round. A row past max_len closes the session with FULL."""
@@ -173,10 +171,10 @@ class SessionTable:
             self._spans[key] = self._tracer.begin("draft session", parent=opening.traceparent, session=key.session)
         return SessionCode.OK
 
-    def _which_stay(self, batch: StepBatch, max_rows: int) -> list[bool]:
-        """Of the sessions of a round, in columns."""
+    def _which_stay(self, batch: StepBatch, max_rows: int) -> np.ndarray:
+        """bool [b]: of the sessions of a round, in columns."""
         facts = self.columns.facts(batch.seat)
-        stays: list[bool] = (
+        stays: np.ndarray = (
             (batch.seat >= 0)
             & (facts.state == IDLE)
             & (batch.round > facts.newest_round)
@@ -184,28 +182,18 @@ class SessionTable:
             & (batch.num_rows > 0)
             & (batch.num_rows <= max_rows)
             & (batch.committed_len <= facts.max_len)
-        ).tolist()
+            & (batch.committed_len + batch.shapes[0] < self.context_length)
+        )
         return stays
-
-    def _which_of_few_stay(self, batch: StepBatch, max_rows: int) -> list[bool]:
-        """The same, one by one: faster for few."""
-        columns = self.columns
-        asks = zip(*(c.tolist() for c in (batch.seat, batch.round, batch.base_len, batch.num_rows)), strict=True)
-        return [
-            seat >= 0
-            and columns.state.item(seat) == IDLE
-            and round_ > columns.newest_round.item(seat)
-            and base_len == columns.arrived_len.item(seat)
-            and 0 < num_rows <= max_rows
-            and base_len + num_rows <= columns.max_len.item(seat)
-            for seat, round_, base_len, num_rows in asks
-        ]
 
     def _wait(self, batch: StepBatch) -> None:
         columns, seats = self.columns, batch.seat
         columns.newest_round[seats] = batch.round
         columns.arrived_len[seats] = batch.committed_len
         columns.state[seats] = WAITING
+        self._line_up(batch)
+
+    def _line_up(self, batch: StepBatch) -> None:
         entry = WaitingAsks(next(self._line_numbers), batch)
         self._line[entry.key] = entry
 

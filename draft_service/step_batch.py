@@ -11,7 +11,7 @@ from torch import Tensor
 
 from draft_service.rows import Rows
 from draft_service.session import Ask, PickedWork
-from engine.extend_batch import joined, rows_of
+from engine.extend_batch import FeaturePart, joined, rows_of, tensor_of
 from paceline.types import TreeShape, tree_shape
 
 NO_ROUND = -1
@@ -29,7 +29,7 @@ class StepBatch:
     shapes: np.ndarray  # int64 [4, b]: num_steps, eagle_topk, num_draft_tokens, min_path_permille; 0: no tree
     arrived_s: np.ndarray  # fp64
     tokens: np.ndarray  # int32 [rows]
-    features: tuple[Tensor, ...]  # [rows, feature_size] in parts, on the host
+    features: tuple[FeaturePart, ...]  # [rows, feature_size] in parts
 
     @classmethod
     def of_work(cls, picked: PickedWork) -> Self:
@@ -113,10 +113,11 @@ def columns_of(shapes: Sequence[TreeShape | None]) -> np.ndarray:
     )
 
 
-def _row(parts: Sequence[Tensor], place: int) -> Tensor:
+def _row(parts: Sequence[FeaturePart], place: int) -> Tensor:
     """[1, feature_size]: one row of all parts together, which are not joined for it: they may be megabytes."""
     for part in parts:
-        if place < len(part):
-            return part[place : place + 1]
-        place -= len(part)
+        num_rows = part.shape[0]
+        if place < num_rows:
+            return tensor_of(part)[place : place + 1]
+        place -= num_rows
     raise AssertionError("there are not so many rows")

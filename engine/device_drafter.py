@@ -89,7 +89,6 @@ class DeviceDrafter:
         """
         return list(self.begin(ExtendBatch.of(items)).trees().trees()) if items else []
 
-    @torch.inference_mode()
     def begin(self, batch: ExtendBatch) -> PendingTrees:
         """Launches an ``extend``. At most two may be under way; the device takes them one after the other."""
         self._turn = 1 - self._turn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -13,8 +13,12 @@ from torch import Tensor
 from engine.draft_batch import ExtendItem, ProposeParams
 from engine.pages import HeldPages, pages_for
 from engine.pool import HeadCache
+from engine.wire import borrow_tensor
 from kernels.round_tables import SessionRows
+from paceline.rounds import RawTensor
 from paceline.types import MAX_SCRATCH_NODES
+
+FeaturePart: TypeAlias = "Tensor | RawTensor"  # a message's rows become a tensor where somebody computes with them
 
 
 class HeldSeats(NamedTuple):
@@ -36,7 +40,7 @@ class ExtendBatch:
     base_len: np.ndarray  # int64
     num_rows: np.ndarray  # int64, at least 1
     tokens: np.ndarray  # int32 [rows]
-    features: tuple[Tensor, ...]  # [rows, H] in parts, on the host
+    features: tuple[FeaturePart, ...]  # [rows, H] in parts
     shapes: np.ndarray  # int64 [4, b]: num_steps, eagle_topk, num_draft_tokens, min_path_permille; 0: no tree
 
     @classmethod
@@ -141,12 +145,17 @@ def spare_batch(cache: HeadCache) -> ExtendBatch:
     )
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
+def tensor_of(part: FeaturePart) -> Tensor:
+    """To be read only, and not computed with where it lies at an odd address."""
+    return part if isinstance(part, Tensor) else borrow_tensor(part)
+
+
+def joined(parts: Sequence[FeaturePart]) -> Tensor:
     """All rows in one tensor; a single part as it is."""
-    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts))
+    return tensor_of(parts[0]) if len(parts) == 1 else torch.cat([tensor_of(part) for part in parts])
 
 
-def rows_of(parts: Sequence[Tensor], starts: Sequence[int], stops: Sequence[int]) -> tuple[Tensor, ...]:
+def rows_of(parts: Sequence[FeaturePart], starts: Sequence[int], stops: Sequence[int]) -> tuple[Tensor, ...]:
     """Rows [start, stop) of each pair, of all parts together, as views where there is one part. The pairs ascend."""
     whole = joined(parts)
     runs: list[list[int]] = []

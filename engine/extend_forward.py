@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.extend_batch import ExtendBatch, joined
+from engine.extend_batch import ExtendBatch, FeaturePart, joined
 from engine.graph_capture import Capture, Launch
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
 from engine.round_arena import RoundArena, aligned, extend_layout
+from engine.wire import dtype_name
 from kernels.ops import AttentionPlanner, AttentionTables
 from kernels.round_tables import (
     NUM_EXTEND_COLUMNS,
@@ -23,9 +24,11 @@ from kernels.round_tables import (
     PageLists,
     Piece,
     Room,
-    copy_bytes,
+    copy_buffer,
+    copy_tensor,
     extend_tables,
 )
+from paceline.rounds import RawTensor
 
 _EARLY_BYTES = 128 << 10  # features from here on travel before the tables are made, which takes as long
 
@@ -58,6 +61,7 @@ class ExtendForward:
         self._planner = planner
         self._last_hidden = last_hidden
         self._room = Room(planner.rule.numbers, cache.spare_slot, len(last_hidden) - 1)
+        self._dtype_name = dtype_name(model.dtype)
         self._row_bytes = model.config.hidden_size * model.dtype.itemsize
         self._is_causal = torch.ones(self.max_rows, dtype=torch.int32, device=device)
         self._no_ancestors = torch.zeros(self.max_rows, dtype=torch.int64, device=device)
@@ -100,24 +104,31 @@ class ExtendForward:
         parts = batch.features
         if num_rows < len(batch.tokens):
             parts = (joined(parts)[piece.first : piece.last],)
-        if all(part.device.type == "cpu" and part.dtype == self._model.dtype for part in parts):
-            at = bucket.start
-            for part in parts:
-                at = copy_bytes(stage, at, part.contiguous())
-            if at - bucket.start < _EARLY_BYTES:
-                start = bucket.start
-            else:
-                self._arena.send(bucket.start, at)
+        stop = self._stage_features(stage, bucket.start, parts)
+        if stop is None:
+            bucket.features[:num_rows].copy_(joined(parts))
+        elif stop - bucket.start < _EARLY_BYTES:
+            start = bucket.start
         else:
-            first = 0
-            for part in parts:
-                bucket.features[first : first + len(part)].copy_(part)
-                first += len(part)
+            self._arena.send(bucket.start, stop)
         at_pages = PageLists(self._arena.middle, pages_start)
         filled = extend_tables(stage, bucket.layout, batch.rows, piece=piece, at=at_pages, room=self._room)
         replay = self._replays.get((bucket.size, filled.variant))
         launch = replay or partial(self._launch, bucket, filled.variant)
         return StagedRows(start, filled.stop, bucket.page_indptr, launch)
+
+    def _stage_features(self, stage: np.ndarray, at: int, parts: Sequence[FeaturePart]) -> int | None:
+        """MUTATES the stage. Returns the byte behind them; None where some are of another dtype, or on a device."""
+        for part in parts:
+            if isinstance(part, RawTensor):
+                if part.dtype != self._dtype_name:
+                    return None
+                at = copy_buffer(stage, at, part.data)
+            else:
+                if part.dtype != self._model.dtype or part.device.type != "cpu":
+                    return None
+                at = copy_tensor(stage, at, part.contiguous())
+        return at
 
     def _bucket(self, size: int) -> _Bucket:
         """Views of the arena."""
@@ -127,6 +138,7 @@ class ExtendForward:
         features = self._arena.part(start, size * self._row_bytes, self._model.dtype).view(size, -1)
         return _Bucket(size, np.array([*layout]), start, layout.columns, layout.page_indptr, columns, features, layout)
 
+    @torch.inference_mode()
     def _launch(self, bucket: _Bucket, variant: int) -> None:
         tokens, positions, slots, last_rows, places = bucket.columns
         plan = self._planner.plan(self._tables(bucket.numbers), bucket.size, variant)

@@ -212,6 +212,7 @@ class GrowthForward:
             page_ids=arena.page_ids,
         )
 
+    @torch.inference_mode()
     def _launch(self, trees: GrowingTrees, places: Tensor, noise: SessionNoise | None, plan: AttentionPlan) -> None:
         model, rows, topk = self._model, trees.rows, trees.shape.topk
         num_rows = trees.num_sessions * topk

@@ -136,6 +136,16 @@ class Grown(NamedTuple):
     stop: int
 
 
+class RoundAsks(NamedTuple):
+    """What the sessions of one round bring and ask for."""
+
+    seats: np.ndarray  # int64 [b]; -1: not open
+    round: np.ndarray  # int64 [b]
+    base_len: np.ndarray  # int64 [b]
+    num_rows: np.ndarray  # int64 [b]
+    shapes: np.ndarray  # int64 [4, b], levels first
+
+
 class Survey(NamedTuple):
     """key: num_steps, topk, num_nodes and the room for scratch tokens, at most most_room, where all sessions ask for a
     tree and agree on these."""
@@ -217,10 +227,28 @@ def growth_tables(
     )
 
 
-def copy_bytes(stage: np.ndarray, at: int, tensor: Tensor) -> int:
+def copy_buffer(stage: np.ndarray, at: int, data: bytes | bytearray | memoryview) -> int:
+    """MUTATES the stage from byte ``at`` on. Returns the byte behind what was copied."""
+    stop: int = _native.copy_buffer(stage, at, data)
+    return stop
+
+
+def copy_tensor(stage: np.ndarray, at: int, tensor: Tensor) -> int:
     """MUTATES the stage from byte ``at`` on: a contiguous tensor on the host. Returns the byte behind it."""
     stop: int = _native.copy_bytes(stage, at, tensor.data_ptr(), tensor.nbytes)
     return stop
+
+
+def take_round(facts: np.ndarray, asks: RoundAsks, *, max_rows: int, most_len: int) -> bool:
+    """Whether each session is idle (state 0), named once, and brings its next rows, at most max_rows and within its
+    max_len, for a newer round and a tree that ends at most_len at most. Then, and only then, MUTATES facts: they have
+    arrived, and the sessions wait (state 1). facts: int64 [4, seats]: arrived_len, newest_round, max_len, state.
+
+    False without the C extension."""
+    if _native is None:
+        return False
+    taken: bool = _native.take_round(facts, *asks, max_rows, most_len)
+    return taken
 
 
 def survey(shapes: np.ndarray, capacity: np.ndarray, rows: SessionRows, most_room: int) -> Survey:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,21 +25,28 @@ _DTYPE_CODES = {name: code for code, name in _DTYPES.items()}
 
 def decode_tensor(message: common_pb2.Tensor, data: bytes | None = None) -> RawTensor:
     """data: the bytes, where the message is without. Raises WireError where dtype, shape and bytes disagree."""
-    dtype = _DTYPES.get(message.dtype)
-    if dtype is None:
-        raise WireError(f"a tensor has the unknown dtype {message.dtype}")
-    return RawTensor(dtype, tuple(message.shape), message.data if data is None else data)
+    return RawTensor(dtype_of(message.dtype), tuple(message.shape), message.data if data is None else data)
+
+
+def dtype_of(code: int) -> str:
+    """The name of a dtype that travels as its number. Raises WireError for one that is none."""
+    for known, name in _DTYPES.items():
+        if known == code:
+            return name
+    raise WireError(f"a tensor has the unknown dtype {code}")
 
 
 def encode_tensor(tensor: RawTensor) -> common_pb2.Tensor:
     return common_pb2.Tensor(dtype=_DTYPE_CODES[tensor.dtype], shape=tensor.shape, data=bytes(tensor.data))
 
 
-def encode_tensor_head(tensor: RawTensor) -> bytes:
+@lru_cache(maxsize=256)
+def encode_tensor_head(dtype: str, shape: tuple[int, ...]) -> bytes:
     """The message without its data."""
-    return common_pb2.Tensor(dtype=_DTYPE_CODES[tensor.dtype], shape=tensor.shape).SerializeToString()
+    return common_pb2.Tensor(dtype=_DTYPE_CODES[dtype], shape=shape).SerializeToString()
 
 
+@lru_cache(maxsize=1024)
 def field_head(number: int, size: int) -> bytes:
     """What goes before so many bytes of a field of bytes, or of a message. number: up to 15."""
     head = bytearray((number << 3 | _BYTES,))

@@ -14,6 +14,7 @@ from draft_service.draft_engine import DraftEngine
 from draft_service.engine_loop import EngineLoop, Outlets
 from draft_service.events import Opening, RoundMessage
 from draft_service.replies import Replies, SessionReply, each_reply
+from draft_service.round_columns import RoundColumns
 from draft_service.sessions import SessionTable
 from engine.drafter import Drafter
 from engine.extend_batch import ExtendBatch
@@ -75,7 +76,9 @@ class Draft:
     def post(self, *, openings: tuple[Opening, ...] = (), asks: tuple[int, ...] = (), round_: int = 1) -> None:
         """One message of the target, which asks for a first tree of each of the sessions."""
         parts = [Part(session, round_, 0, PROMPTS[session]) for session in asks]
-        self.loop.post(RoundMessage(STREAM, TARGET, openings, columns(parts) if parts else None, (), 0.0))
+        self.loop.post(
+            RoundMessage(STREAM, TARGET, openings, RoundColumns.of(columns(parts)) if parts else None, (), 0.0)
+        )
 
     def begun(self) -> int:
         """Waits for the next batch. The number of its sessions."""

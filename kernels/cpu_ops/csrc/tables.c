@@ -515,20 +515,86 @@ done:
     return result;
 }
 
+/* Copies so many bytes to byte ``at`` of the stage, args[0]. Returns the byte behind them. */
+static PyObject *copy_to_stage(Buffers *buffers, PyObject *stage_of, int64_t at, const void *from, int64_t num_bytes) {
+    const Py_buffer *stage = array(buffers, stage_of, 1, 1, PyBUF_WRITABLE);
+    if (!stage) return NULL;
+    if (at < 0 || num_bytes < 0 || at + num_bytes > stage->len) {
+        PyErr_Format(PyExc_ValueError, "%lld bytes at %lld lie outside a stage of %zd", (long long)num_bytes,
+                     (long long)at, stage->len);
+        return NULL;
+    }
+    memcpy((char *)stage->buf + at, from, (size_t)num_bytes);
+    return PyLong_FromLongLong(at + num_bytes);
+}
+
+/* copy_buffer(stage, at, buffer) */
+static PyObject *py_copy_buffer(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    Buffers buffers = {.count = 0};
+    int64_t at;
+    Py_buffer from;
+    if (!has_count(given, 3) || !integers(args + 1, &at, 1) || PyObject_GetBuffer(args[2], &from, PyBUF_SIMPLE) != 0)
+        return NULL;
+    PyObject *result = copy_to_stage(&buffers, args[0], at, from.buf, from.len);
+    PyBuffer_Release(&from);
+    release(&buffers);
+    return result;
+}
+
 /* copy_bytes(stage, at, address, num_bytes) */
 static PyObject *py_copy_bytes(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     Buffers buffers = {.count = 0};
-    PyObject *result = NULL;
     int64_t v[3];
     if (!has_count(given, 4) || !integers(args + 1, v, 3)) return NULL;
-    const Py_buffer *stage = array(&buffers, args[0], 1, 1, PyBUF_WRITABLE);
-    if (stage && (v[0] < 0 || v[2] < 0 || v[0] + v[2] > stage->len))
-        PyErr_Format(PyExc_ValueError, "%lld bytes at %lld lie outside a stage of %zd", (long long)v[2], (long long)v[0],
-                     stage->len);
-    else if (stage) {
-        memcpy((char *)stage->buf + v[0], (const void *)v[1], (size_t)v[2]);
-        result = PyLong_FromLongLong(v[0] + v[2]);
+    PyObject *result = copy_to_stage(&buffers, args[0], v[0], (const void *)v[1], v[2]);
+    release(&buffers);
+    return result;
+}
+
+/* take_round(facts, seats, round, base_len, num_rows, shapes, max_rows, most_len): of SessionColumns, whose facts are
+ * arrived_len, newest_round, max_len and state. */
+static PyObject *py_take_round(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    enum { ARRIVED, NEWEST, MAX_LEN, STATE };
+    enum { IDLE, WAITING };
+    Buffers buffers = {.count = 0};
+    PyObject *result = NULL;
+    int64_t v[2];
+    if (!has_count(given, 8) || !integers(args + 6, v, 2)) return NULL;
+    const Py_buffer *facts = array(&buffers, args[0], 8, 2, PyBUF_WRITABLE);
+    const Py_buffer *seats = facts ? array(&buffers, args[1], 8, 1, 0) : NULL;
+    const Py_buffer *round = seats ? array(&buffers, args[2], 8, 1, 0) : NULL;
+    const Py_buffer *base_len = round ? array(&buffers, args[3], 8, 1, 0) : NULL;
+    const Py_buffer *num_rows = base_len ? array(&buffers, args[4], 8, 1, 0) : NULL;
+    const Py_buffer *shapes = num_rows ? array(&buffers, args[5], 8, 2, 0) : NULL;
+    if (!shapes) goto done;
+    const int64_t count = seats->shape[0], num_seats = facts->shape[1];
+    if (facts->shape[0] != 4 || round->shape[0] != count || base_len->shape[0] != count || num_rows->shape[0] != count ||
+        shapes->shape[0] != 4 || shapes->shape[1] != count) {
+        PyErr_SetString(PyExc_ValueError, "the columns of a round disagree");
+        goto done;
     }
+    int64_t *column = facts->buf, i = 0;
+    for (; i < count; i++) {
+        const int64_t seat = ((const int64_t *)seats->buf)[i], rows = ((const int64_t *)num_rows->buf)[i];
+        const int64_t base = ((const int64_t *)base_len->buf)[i], steps = ((const int64_t *)shapes->buf)[i];
+        if (seat < 0 || seat >= num_seats || rows < 1 || rows > v[0] || base + rows + steps > v[1]) break;
+        const int64_t *own = column + seat;
+        if (own[STATE * num_seats] != IDLE || own[ARRIVED * num_seats] != base || base + rows > own[MAX_LEN * num_seats] ||
+            ((const int64_t *)round->buf)[i] <= own[NEWEST * num_seats])
+            break;
+        column[STATE * num_seats + seat] = WAITING; /* so that the session does not pass a second time */
+    }
+    const int64_t passed = i;
+    while (i-- > 0) {
+        int64_t *own = column + ((const int64_t *)seats->buf)[i];
+        if (passed < count) own[STATE * num_seats] = IDLE;
+        else {
+            own[ARRIVED * num_seats] = ((const int64_t *)base_len->buf)[i] + ((const int64_t *)num_rows->buf)[i];
+            own[NEWEST * num_seats] = ((const int64_t *)round->buf)[i];
+        }
+    }
+    result = PyBool_FromLong(passed == count);
+done:
     release(&buffers);
     return result;
 }
@@ -582,6 +648,9 @@ PyMethodDef table_methods[] = {
     {"extend_tables", (PyCFunction)(void (*)(void))py_extend, METH_FASTCALL, NULL},
     {"growth_tables", (PyCFunction)(void (*)(void))py_grow, METH_FASTCALL, NULL},
     {"copy_bytes", (PyCFunction)(void (*)(void))py_copy_bytes, METH_FASTCALL, NULL},
+    {"copy_buffer", (PyCFunction)(void (*)(void))py_copy_buffer, METH_FASTCALL, NULL},
+    {"take_round", (PyCFunction)(void (*)(void))py_take_round, METH_FASTCALL, NULL},
+    {"read_extend", (PyCFunction)(void (*)(void))py_read_extend, METH_FASTCALL, NULL},
     {"survey", (PyCFunction)(void (*)(void))py_survey, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

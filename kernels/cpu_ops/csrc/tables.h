@@ -1,5 +1,7 @@
-/* The functions of tables.c, for the module. */
+/* The functions of tables.c and wire.c, for the module. */
 
 #pragma once
 
 extern PyMethodDef table_methods[];
+
+PyObject *py_read_extend(PyObject *self, PyObject *const *args, Py_ssize_t given);
