@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paceline.rounds import RawTensor
 from paceline.types import TreeShape
 
 
@@ -18,21 +17,24 @@ class Asks:
     session: list[int] = field(default_factory=list)
     round: list[int] = field(default_factory=list)
     base_committed_len: list[int] = field(default_factory=list)
-    num_tokens: list[int] = field(default_factory=list)  # rows of each session, at least one
+    num_tokens: list[int] = field(default_factory=list)  # rows of each session; 0 asks again at the same length
     shapes: list[TreeShape] = field(default_factory=list)
     verified_id: list[int] = field(default_factory=list)
-    hidden_states: RawTensor | None = None  # [rows, feature_size]; until it is known, nothing is sent
+    dtype: str = ""
+    feature_size: int = 0
+    # The rows' bytes, end to end. Views of memory that later steps write to, until ``own``.
+    features: list[bytes | memoryview] = field(default_factory=list)
 
-    def features(self) -> RawTensor:
-        assert self.hidden_states is not None, "asks without their features"
-        return self.hidden_states
+    def own(self) -> None:
+        """From now on the features are these asks' own."""
+        self.features = [b"".join(self.features)]
 
 
 def join(parts: list[Asks]) -> Asks:
     """Several steps' as one, at least one; of sessions that ask twice, the later ones come later."""
     if len(parts) == 1:
         return parts[0]
-    joined = Asks()
+    joined = Asks(dtype=parts[0].dtype, feature_size=parts[0].feature_size)
     for part in parts:
         joined.session += part.session
         joined.round += part.round
@@ -40,7 +42,5 @@ def join(parts: list[Asks]) -> Asks:
         joined.num_tokens += part.num_tokens
         joined.shapes += part.shapes
         joined.verified_id += part.verified_id
-    features = [part.features() for part in parts]
-    shape = (len(joined.verified_id), features[0].shape[1])
-    joined.hidden_states = RawTensor(features[0].dtype, shape, b"".join(part.data for part in features))
+        joined.features += part.features
     return joined

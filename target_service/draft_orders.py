@@ -42,6 +42,11 @@ class DraftOrders:
     syncs: list[SyncOrder] = field(default_factory=list)
     reset: str = ""  # why the connection is to be given up; "" = keep it
 
+    def own(self) -> None:
+        """To be called where they are kept: from now on their features are their own."""
+        if self.asks is not None:
+            self.asks.own()
+
 
 class OrderTray:
     """The orders that gather for each link until they are taken."""

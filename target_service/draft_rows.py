@@ -121,11 +121,9 @@ class RowSender:
         asks.shapes.append(shape)
 
     def take_ready(self) -> dict[str, Asks]:
-        """By draft, the asks whose rows are on the host."""
+        """By draft, the asks whose rows are on the host. They are to be sent at once: see Asks.features."""
         ready, self._ready = self._ready, {}
-        for part in ready.values():
-            part.asks.hidden_states = self._features.of_step(part.rows)
-        return {address: part.asks for address, part in ready.items()}
+        return {address: self._filled(part.asks, self._features.of_step(part.rows)) for address, part in ready.items()}
 
     def start_read(self) -> None:
         """Orders the copy of all rows that ``take_late`` is going to give. Before the next step is launched."""
@@ -140,7 +138,7 @@ class RowSender:
         if not lengths:
             return {}
         features = iter(self._features.finish_read(np.cumsum([0, *lengths])))
-        return {address: _orders(part, features) for address, part in late.items()}
+        return {address: self._orders(part, features) for address, part in late.items()}
 
     def _late_of(self, session: DraftSession) -> _Late:
         late = self._late.get(session.address)
@@ -148,11 +146,13 @@ class RowSender:
             late = self._late[session.address] = _Late(session.epoch)
         return late
 
+    def _orders(self, late: _Late, features: Iterator[RawTensor]) -> DraftOrders:
+        """Takes from features what late.slots() asked for, in its order."""
+        asks = self._filled(late.asks, [next(features).data]) if late.rows else None
+        syncs = [SyncOrder(sync.session, sync.base, sync.verified_id, next(features)) for sync in late.syncs]
+        return DraftOrders(late.epoch, asks=asks, syncs=syncs)
 
-def _orders(late: _Late, features: Iterator[RawTensor]) -> DraftOrders:
-    """Takes from features what late.slots() asked for, in its order."""
-    asks = late.asks if late.rows else None
-    if asks is not None:
-        asks.hidden_states = next(features)
-    syncs = [SyncOrder(sync.session, sync.base, sync.verified_id, next(features)) for sync in late.syncs]
-    return DraftOrders(late.epoch, asks=asks, syncs=syncs)
+    def _filled(self, asks: Asks, features: list[bytes | memoryview]) -> Asks:
+        """MUTATES the asks."""
+        asks.dtype, asks.feature_size, asks.features = self._features.dtype, self._features.feature_size, features
+        return asks

@@ -13,6 +13,7 @@ from engine.wire import dtype_name
 from paceline.rounds import RawTensor
 
 MAX_COPIED_BYTES = 4 << 20  # of one step's rows: some 0.1 ms on the way to the host
+_MAX_RUNS = 500  # of rows that are sent as they lie: a system call takes 1024
 _NUM_COPIES = 3  # the step that is shown, and two that may be on their way
 
 
@@ -32,7 +33,7 @@ class FeatureRows:
         if pool is None:
             return
         self._pool = pool
-        self._dtype = dtype_name(pool.dtype)
+        self.dtype, self.feature_size = dtype_name(pool.dtype), pool.shape[1]
         num_rows = max(1, MAX_COPIED_BYTES // self.row_bytes)
         self._copies = itertools.cycle([_Staging(pool, num_rows=num_rows) for _ in range(_NUM_COPIES)])
         self._shown: _Staging | None = None
@@ -56,11 +57,15 @@ class FeatureRows:
         """That step is known now: its rows are those of ``of_step``."""
         self._shown, self.num_copied = copy, num_rows
 
-    def of_step(self, rows: list[int]) -> RawTensor:
-        """rows: at least one, each below num_copied. Waits for the copy, which follows the step's own result."""
+    def of_step(self, rows: list[int]) -> list[bytes | memoryview]:
+        """The bytes of the rows, end to end, as they lie: until two more steps were launched. rows: each below
+        num_copied. Waits for the copy, which follows the step's own result."""
         assert self._shown is not None, "no rows of the last step were copied"
-        gathered = self._shown.wait()[rows]
-        return RawTensor(self._dtype, (len(rows), self._pool.shape[1]), gathered.reshape(-1).data)
+        held, size = self._shown.wait_flat(), self.row_bytes
+        runs = _runs(rows)
+        if len(runs) > _MAX_RUNS:
+            return [b"".join([held[start * size : stop * size] for start, stop in runs])]
+        return [held[start * size : stop * size] for start, stop in runs]
 
     def start_read(self, slots: np.ndarray) -> None:
         """Orders a copy of the pool's rows at slots, int64 [n]; ``finish_read`` takes it before another is started."""
@@ -84,7 +89,7 @@ class FeatureRows:
         return [self._raw(rows[start:stop]) for start, stop in pairwise(stops)]
 
     def _raw(self, rows: np.ndarray) -> RawTensor:
-        return RawTensor(self._dtype, (len(rows), self._pool.shape[1]), rows.tobytes())
+        return RawTensor(self.dtype, (len(rows), self.feature_size), rows.tobytes())
 
 
 class CopiedRows:
@@ -105,12 +110,12 @@ class _Staging:
 
     def __init__(self, pool: Tensor, *, num_rows: int) -> None:
         self.num_rows = num_rows
-        self._host = _as_bytes(pool[:0].cpu())
+        self._show(pool[:0].cpu())
         self._event: torch.cuda.Event | None = None
         if pool.device.type == "cuda":
             self._event = torch.cuda.Event()
             self._pinned = torch.empty(num_rows, pool.shape[1], dtype=pool.dtype, pin_memory=True)
-            self._host = _as_bytes(self._pinned)
+            self._show(self._pinned)
             self._pinned_slots = torch.empty(num_rows, dtype=torch.int64, pin_memory=True)
             self._slots = torch.empty(num_rows, dtype=torch.int64, device=pool.device)
 
@@ -125,7 +130,7 @@ class _Staging:
     def fetch(self, rows: Tensor) -> None:
         """rows: at most num_rows, on the pool's device."""
         if self._event is None:
-            self._host = _as_bytes(rows)
+            self._show(rows)
         else:
             self._pinned[: len(rows)].copy_(rows, non_blocking=True)
             self._event.record()
@@ -141,7 +146,27 @@ class _Staging:
             self._event.synchronize()
         return self._host
 
+    def wait_flat(self) -> memoryview:
+        """The same in one dimension."""
+        self.wait()
+        return self._flat
 
-def _as_bytes(rows: Tensor) -> np.ndarray:
-    array: np.ndarray = rows.detach().contiguous().view(torch.uint8).numpy()
-    return array
+    def _show(self, rows: Tensor) -> None:
+        """On the host."""
+        self._host: np.ndarray = rows.detach().contiguous().view(torch.uint8).numpy()
+        self._flat = self._host.reshape(-1).data
+
+
+def _runs(rows: list[int]) -> list[tuple[int, int]]:
+    """Rows that follow each other as [start, stop)."""
+    runs: list[tuple[int, int]] = []
+    if not rows:
+        return runs
+    start = stop = rows[0]
+    for row in rows:
+        if row != stop:
+            runs.append((start, stop))
+            start = row
+        stop = row + 1
+    runs.append((start, stop))
+    return runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from kernels.tree_wire import TreeWire
@@ -75,19 +76,24 @@ def _changes(orders: list[DraftOrders]) -> draft_pb2.SpeculateRequest:
     return message
 
 
-def _extend(asks: Asks, incarnation: int, wire: TreeWire | None) -> tuple[bytes | memoryview, ...]:
+def _extend(asks: Asks, incarnation: int, wire: TreeWire | None) -> list[bytes | memoryview]:
     """The message's field: the head of all but the features, and these."""
     columns = _columns(asks)
     if wire is None:
         named: dict[str, Any] = dict(zip(_COLUMNS, columns, strict=True))
         rest = verify_pb2.ExtendInput(incarnation=incarnation, **named).SerializeToString()
     else:
-        rest = verify_pb2.ExtendInput(incarnation=incarnation).SerializeToString() + wire.pack(_NUMBERS, columns)
-    features = asks.features()
-    num_bytes = len(features.data)
-    tensor = encode_tensor_head(features) + field_head(_DATA, num_bytes)
+        rest = _begin(incarnation) + wire.pack(_NUMBERS, columns)
+    num_bytes = sum(map(len, asks.features))
+    tensor = encode_tensor_head(asks.dtype, (len(asks.verified_id), asks.feature_size)) + field_head(_DATA, num_bytes)
     rest += field_head(_HIDDEN_STATES, len(tensor) + num_bytes) + tensor
-    return field_head(_EXTEND, len(rest) + num_bytes) + rest, features.data
+    return [field_head(_EXTEND, len(rest) + num_bytes) + rest, *asks.features]
+
+
+@lru_cache(maxsize=16)
+def _begin(incarnation: int) -> bytes:
+    """The message without columns."""
+    return verify_pb2.ExtendInput(incarnation=incarnation).SerializeToString()
 
 
 def _columns(asks: Asks) -> tuple[list[int], ...]:
@@ -99,7 +105,7 @@ def _columns(asks: Asks) -> tuple[list[int], ...]:
         asks.round,
         asks.base_committed_len,
         asks.verified_id,
-        [count - 1 for count in num_tokens],
+        [count - 1 if count else 0 for count in num_tokens],
         num_tokens,
         [1] * len(shapes),
         [shape.num_steps for shape in shapes],

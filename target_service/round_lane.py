@@ -38,12 +38,13 @@ class RoundLanes:
         self._lanes.pop(address, None)
 
     def send(self, orders: dict[str, DraftOrders]) -> dict[str, DraftOrders]:
-        """Sends what lanes carry; returns what is left for the links. Never waits."""
+        """Sends what lanes carry; returns what is left for the links, which owns its features. Never waits."""
         return {address: part for address, whole in orders.items() if (part := self._send(address, whole)) is not None}
 
     def _send(self, address: str, orders: DraftOrders) -> DraftOrders | None:
         lane = self._lanes.get(address)
         if lane is None or lane.epoch != orders.epoch:
+            orders.own()
             return orders
         if orders.opens or orders.releases or orders.asks is not None:
             lane.send(orders)
@@ -98,6 +99,8 @@ class RoundLane:
         return encode_frame(item, self._ends.incarnation, self._ends.reader.wire)
 
     def merge(self, waiting: list[DraftOrders] | None, item: list[DraftOrders]) -> list[DraftOrders]:
+        for orders in item:
+            orders.own()
         if waiting is None:
             return item
         waiting += item

@@ -11,6 +11,7 @@ import torch
 from engine.drafter import Drafter, ExtendItem, ProposeParams
 from engine.pages import PageAllocator, PageTable
 from engine.wire import to_tensor
+from paceline.rounds import RawTensor
 from paceline.tree import DraftTree
 from paceline.types import SamplingParams, TreeShape
 from target_service.asks import Asks
@@ -128,7 +129,7 @@ class DrivenDraft:
             self.sessions.pop(session, None)
 
     def _extend(self, asks: Asks) -> None:
-        hidden = to_tensor(asks.features())
+        hidden = to_tensor(RawTensor(asks.dtype, (len(asks.verified_id), asks.feature_size), b"".join(asks.features)))
         stop = 0
         numbers, trees = [], []
         for i, session in enumerate(asks.session):

@@ -191,6 +191,8 @@ class DrivenLoop:
         requests._allocator.check()
 
     def _take_orders(self, orders: dict[str, DraftOrders]) -> bool:
+        for part in orders.values():
+            part.own()
         self.orders.append(orders)
         return True
 

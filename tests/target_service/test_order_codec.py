@@ -16,8 +16,8 @@ from target_service.order_codec import encode_frame, encode_orders
 
 
 def asks(sessions: list[int], *, shape: TreeShape, feature_size: int) -> Asks:
-    """Of one row for the first session, two for the second, and so on."""
-    counts = list(range(1, len(sessions) + 1))
+    """Of no row for the first session, one for the second, and so on."""
+    counts = list(range(len(sessions)))
     rows = sum(counts)
     return Asks(
         session=sessions,
@@ -26,7 +26,9 @@ def asks(sessions: list[int], *, shape: TreeShape, feature_size: int) -> Asks:
         num_tokens=counts,
         shapes=[shape] * len(sessions),
         verified_id=list(range(rows)),
-        hidden_states=RawTensor("float32", (rows, feature_size), bytes(range(64)) * (rows * feature_size // 16)),
+        dtype="float32",
+        feature_size=feature_size,
+        features=[memoryview(bytes([number]) * 4 * feature_size) for number in range(rows)],
     )
 
 
@@ -44,12 +46,12 @@ def columns(of: Asks) -> ExtendColumns:
         num_draft_tokens=np.full(size, shape.num_draft_tokens),
         min_path_permille=np.full(size, shape.min_path_permille),
         verified_id=np.array(of.verified_id, np.int32),
-        hidden_states=of.features(),
+        hidden_states=RawTensor("float32", (len(of.verified_id), of.feature_size), b"".join(of.features)),
     )
 
 
 @pytest.mark.parametrize("shape", [TreeShape(3, 1, 4), TreeShape(5, 4, 16, 20)])
-@pytest.mark.parametrize("feature_size", [16, 4096])
+@pytest.mark.parametrize("feature_size", [16, 8192])
 @pytest.mark.parametrize("wire", [None, load_tree_wire()])
 def test_a_frame_is_the_message(shape, feature_size, wire):
     of = asks([2**63, 5, 6], shape=shape, feature_size=feature_size)
@@ -60,21 +62,21 @@ def test_a_frame_is_the_message(shape, feature_size, wire):
     assert draft_pb2.SpeculateRequest.FromString(frame) == expected
     assert encode_orders(orders, 11) == expected
     found = parse_round(frame)
-    if feature_size == 4096:
-        assert found.features == of.features().data
+    if feature_size == 8192:
+        assert found.features == b"".join(of.features)
     else:
         assert found.message == expected
 
 
 def test_asks_of_two_steps_are_one_message():
     shape = TreeShape(3, 1, 4)
-    first, second = asks([1, 2], shape=shape, feature_size=16), asks([3], shape=shape, feature_size=16)
+    first, second = asks([1, 2], shape=shape, feature_size=16), asks([3, 4], shape=shape, feature_size=16)
     message = encode_orders([DraftOrders(1, asks=first), DraftOrders(1, releases=[4]), DraftOrders(1, asks=second)], 11)
     assert message.release == [4]
-    assert message.extend.session == [1, 2, 3]
-    assert message.extend.num_tokens_per_req == [1, 2, 1]
-    assert message.extend.hidden_states.shape == [4, 16]
-    assert message.extend.hidden_states.data == first.features().data + second.features().data
+    assert message.extend.session == [1, 2, 3, 4]
+    assert message.extend.num_tokens_per_req == [0, 1, 0, 1]
+    assert message.extend.hidden_states.shape == [2, 16]
+    assert message.extend.hidden_states.data == b"".join(first.features + second.features)
 
 
 def test_orders_without_anything_for_the_stream_make_no_message():
