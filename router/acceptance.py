@@ -99,7 +99,9 @@ class AcceptanceModel:
     One number a request, learnt from whatever shape it ran, speaks for all shapes; what its rounds have in common is
     its own skill first. The shift, which is the same for all, hears each request once, as one draw from the population:
     a request that goes badly, and is all that was ever seen, does not make every other look bad. What skills leave of
-    the difference between shapes goes to the offsets. All of it fades, for texts change.
+    the difference between a shape's levels goes to the offsets, whose mean is nothing: else a shape that runs alone
+    would explain by its own what holds for all, and the others be left with whatever the shift drifts to. All of it
+    fades, for texts change.
     """
 
     def __init__(self, menu: ShapeMenu) -> None:
@@ -176,6 +178,10 @@ class AcceptanceModel:
         precision = self._offset_precision + shown
         self._offset += np.where(shown > 0, gained / precision, 0.0)
         self._offset_precision = np.minimum(precision, _SHAPE_MEMORY)
+        known = self._offset_precision - _OFFSET_STD**-2
+        total = known.sum(axis=1, keepdims=True)
+        mean = (known * self._offset).sum(axis=1, keepdims=True) / np.maximum(total, 1e-9)
+        self._offset -= np.where(known > 0, mean, 0.0)
 
 
 def _chance(odds: Floats) -> Floats:

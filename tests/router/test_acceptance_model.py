@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from paceline.step_table import Floats
 from paceline.types import TreeShape
 from router.acceptance import AcceptanceModel, RoundsSeen, Skills
 from router.shape_menu import ShapeMenu
@@ -21,8 +22,8 @@ class World:
         self.skills = Skills()
         self._rng = np.random.default_rng(seed)
 
-    def rounds(self, slot: int, shape: TreeShape, chance: float, count: int, *, late: bool = False) -> None:
-        """chance: of each level."""
+    def rounds(self, slot: int, shape: TreeShape, chance: float | Floats, count: int, *, late: bool = False) -> None:
+        """chance: of each level, or of all."""
         index = MENU.index[shape]
         for _ in range(count):
             fails = np.nonzero(self._rng.random(MENU.depth[index]) >= chance)[0]
@@ -39,7 +40,13 @@ def true_length(chance: float, depth: int) -> float:
 
 
 def test_the_prior_gives_the_lengths_of_the_default_pair() -> None:
-    measured = {TreeShape(2, 3, 5): 2.25, TreeShape(5, 1, 6): 2.50, TreeShape(5, 4, 16): 3.18}
+    measured = {
+        TreeShape(2, 3, 5): 2.25,
+        TreeShape(5, 1, 6): 2.50,
+        TreeShape(5, 4, 8): 2.95,
+        TreeShape(5, 4, 16): 3.25,
+        TreeShape(7, 8, 32): 3.70,
+    }
     menu = ShapeMenu(tuple(measured))
     lengths = AcceptanceModel(menu).lengths(np.zeros(1))[0]
     assert [lengths[menu.index[shape]] for shape in measured] == pytest.approx(list(measured.values()), abs=0.05)
@@ -64,6 +71,21 @@ def test_a_shape_that_never_ran_is_judged_by_those_that_did() -> None:
     for slot in [world.skills.open() for _ in range(20)]:
         world.rounds(slot, TREE, 0.8, 40)
     assert world.length(CHAIN) > before + 0.3
+
+
+def test_a_shape_that_runs_alone_for_long_leaves_what_is_expected_of_others() -> None:
+    world = World()
+    before = [world.length(shape) for shape in (CHAIN, TREE)]
+    odds = np.array(
+        [2.0, 1.4, 0.6, 0.3, 0.5]
+    )  # levels differ more than the prior has it; shift and skills are as it has
+    for skill in np.random.default_rng(1).normal(0.0, 0.5, 150):
+        slot = world.skills.open()
+        world.rounds(slot, TREE, 1.0 / (1.0 + np.exp(-odds - skill)), 30)
+        world.model.hear(world.skills, np.array([slot]))
+        world.skills.close(slot)
+    after = [world.length(shape) for shape in (CHAIN, TREE)]
+    assert after[0] / before[0] == pytest.approx(after[1] / before[1], rel=0.06)
 
 
 def test_a_few_rounds_of_a_new_shape_do_not_outweigh_its_prior() -> None:
