@@ -22,9 +22,10 @@ def prior_log_odds(shape: TreeShape, max_depth: int) -> Floats:
     """[max_depth]: of accepting a draft at depth d + 1 where one at depth d was; -inf past the tree's depth."""
     depth = min(shape.num_steps, shape.num_draft_tokens - 1)
     nodes_a_level = 1.0 if shape.eagle_topk == 1 else max(1.0, (shape.num_draft_tokens - 1) / depth)
-    odds = np.full(max_depth, float(np.interp(np.log(nodes_a_level), _LOG_NODES, _LOG_ODDS)))
+    levels = np.full(depth, float(np.interp(np.log(nodes_a_level), _LOG_NODES, _LOG_ODDS)))
     if nodes_a_level > 1.0:
         by_level = np.interp(np.arange(depth), np.arange(len(_BY_LEVEL)), _BY_LEVEL)
-        odds[:depth] += by_level - np.average(by_level, weights=_LEVEL_WEIGHT ** np.arange(depth))
-    odds[depth:] = -np.inf
+        levels += by_level - np.average(by_level, weights=_LEVEL_WEIGHT ** np.arange(depth))
+    odds = np.full(max_depth, -np.inf)
+    odds[:depth] = levels[:max_depth]
     return odds
