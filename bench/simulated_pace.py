@@ -11,7 +11,7 @@ from bench.simulated_world import World
 
 _NEAR = 1  # points before and after that tell of a point's time as well
 _FADES = 0.2  # how much less each next one does
-_FAR_OFF = 2.0  # a step that took more than that part of what was expected, or less than its inverse, counts as that
+_FAR_OFF = 2.0  # a step that took more than that times what was expected, or that part of it, counts as that
 
 
 def paces(calibration: dict[str, Any], points: Points, world: World) -> list[float]:

@@ -14,6 +14,7 @@ from bench.simulated_steps import LEAST_SAMPLES, Points, samples
 from bench.simulated_world import MOST_ROWS, parse_proposals, parse_shape
 from bench.target_link import StepSample
 from paceline.types import TreeShape
+from router.cost_tables import ProposeTable
 from router.tree_costs import RPC_MS, SESSION_MS
 
 # By the warm-up's times, of a message, of each session; by the warm-up's times while a step runs; and of each row of
@@ -37,6 +38,17 @@ class _Seen:
     ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Of ways to a draft and back."""
+
+    scale: float  # of the warm-up's times
+    rpc_ms: float
+    rpc_session_ms: float
+    slowed: float  # of a draft's time, while a step runs
+    row_ms: float
+
+
 def served_proposals(
     calibration: dict[str, Any], points: Points, extra_ms: float, mean_prompt: float
 ) -> dict[str, Any]:
@@ -48,25 +60,52 @@ def served_proposals(
     """
     warm = parse_proposals(calibration["propose_ms"])
     seen = list(_seen(points, extra_ms, mean_prompt))
-    known = []
+    parts = _parts(warm, seen)
+    typical, spread = _typical(seen, parts)
+    times: dict[TreeShape, dict[int, tuple[float, int]]] = {shape: dict(sizes) for shape, sizes in typical.items()}
+    scale = _scale(warm, typical, parts.scale)
+    for entry in calibration["propose_ms"]:
+        known = times.setdefault(parse_shape(entry["shape"]), {})
+        for sessions, ms in entry["by_sessions"]:
+            known.setdefault(int(sessions), (ms * scale, 1))
+    return {
+        "propose_ms": [
+            {
+                "shape": [shape.num_steps, shape.eagle_topk, shape.num_draft_tokens],
+                "by_sessions": _rising(sizes),
+            }
+            for shape, sizes in times.items()
+        ],
+        "rpc_ms": parts.rpc_ms,
+        "rpc_session_ms": parts.rpc_session_ms,
+        "slowed": parts.slowed,
+        "row_ms": parts.row_ms,
+        "spread": spread,
+    }
+
+
+def _parts(warm: ProposeTable, seen: Sequence[_Seen]) -> _Parts:
+    """By a fit over all that was seen of the growths that the warm-up knows."""
+    features, times_ms = [], []
     for one in seen:
         if one.shape in warm.growths:
             table = warm.of(one.shape).at_one(one.sessions)
-            known.append(((table, 1.0, float(one.sessions), one.beside * table, one.prompt_rows), one.ms))
-    scale, rpc_ms, rpc_session_ms, by_step, row_ms = (mean for mean, _ in _PRIOR)
-    if known:
-        features, times_ms = zip(*known, strict=True)
-        scale, rpc_ms, rpc_session_ms, by_step, row_ms = fit_parts(features, times_ms, prior=_PRIOR)
-    slowed = by_step / scale if scale else 0.0
+            features.append((table, 1.0, float(one.sessions), one.beside * table, one.prompt_rows))
+            times_ms.append(one.ms)
+    weights = fit_parts(features, times_ms, prior=_PRIOR) if features else [mean for mean, _ in _PRIOR]
+    scale, rpc_ms, rpc_session_ms, by_step, row_ms = weights
+    return _Parts(scale, rpc_ms, rpc_session_ms, by_step / scale if scale else 0.0, row_ms)
+
+
+def _typical(seen: Sequence[_Seen], parts: _Parts) -> tuple[dict[TreeShape, dict[int, tuple[float, int]]], float]:
+    """What a draft took, without the parts, by tree and sessions, and of how many ways; and how far ways spread."""
     bare: dict[TreeShape, list[tuple[int, float, bool]]] = {}
     for one in seen:
-        ms = one.ms - rpc_ms - rpc_session_ms * one.sessions - row_ms * one.prompt_rows
-        of_draft = max(0.0, ms) / (1.0 + slowed * one.beside)
+        ms = one.ms - parts.rpc_ms - parts.rpc_session_ms * one.sessions - parts.row_ms * one.prompt_rows
+        of_draft = max(0.0, ms) / (1.0 + parts.slowed * one.beside)
         bare.setdefault(one.shape, []).append((one.sessions, of_draft, one.beside < _AT_ONCE))
-    times: dict[TreeShape, list[tuple[float, float, int]]] = {}
+    times: dict[TreeShape, dict[int, tuple[float, int]]] = {}
     deviations: list[float] = []
-    for entry in calibration["propose_ms"]:
-        times[parse_shape(entry["shape"])] = [(float(size), ms * scale, 1) for size, ms in entry["by_sessions"]]
     for shape, ways in bare.items():
         for its in _pooled(sorted(ways)):
             if len(its) < LEAST_SAMPLES:
@@ -76,22 +115,19 @@ def served_proposals(
             if len(awaited) >= LEAST_SAMPLES:
                 typical = _mean(awaited)
                 deviations += [abs(math.log(max(ms, 0.1) / max(typical, 0.1))) for ms in awaited]
-            size = statistics.fmean(sessions for sessions, _, _ in its)
-            times.setdefault(shape, []).append((size, typical, len(its)))
-    return {
-        "propose_ms": [
-            {
-                "shape": [shape.num_steps, shape.eagle_topk, shape.num_draft_tokens],
-                "by_sessions": _rising(sizes),
-            }
-            for shape, sizes in times.items()
-        ],
-        "rpc_ms": rpc_ms,
-        "rpc_session_ms": rpc_session_ms,
-        "slowed": slowed,
-        "row_ms": row_ms,
-        "spread": _STD_OF_MEAN * statistics.fmean(deviations) if deviations else 0.0,
-    }
+            sessions = round(statistics.fmean(sessions for sessions, _, _ in its))
+            times.setdefault(shape, {})[sessions] = (typical, len(its))
+    return times, _STD_OF_MEAN * statistics.fmean(deviations) if deviations else 0.0
+
+
+def _scale(warm: ProposeTable, typical: dict[TreeShape, dict[int, tuple[float, int]]], default: float) -> float:
+    """Of the warm-up's times, by what was typical: a mean is above what most ways take, where some take far longer."""
+    taken = expected = 0.0
+    for shape, sizes in typical.items():
+        for sessions, (ms, count) in sizes.items() if shape in warm.growths else ():
+            taken += count * ms
+            expected += count * warm.of(shape).at_one(sessions)
+    return taken / expected if expected else default
 
 
 def _pooled(ways: Sequence[tuple[int, float, bool]]) -> Iterator[list[tuple[int, float, bool]]]:
@@ -105,10 +141,11 @@ def _pooled(ways: Sequence[tuple[int, float, bool]]) -> Iterator[list[tuple[int,
     yield group
 
 
-def _rising(sizes: Sequence[tuple[float, float, int]]) -> list[tuple[float, float]]:
-    """Sessions and times, which never fall, of sessions, times and how often each was seen."""
-    all_sessions, all_ms, counts = zip(*sorted(sizes), strict=True)
-    return list(zip(all_sessions, rising(all_ms, counts), strict=True))
+def _rising(sizes: dict[int, tuple[float, int]]) -> list[tuple[int, float]]:
+    """Sessions and times, which never fall."""
+    known = sorted(sizes.items())
+    all_ms = rising([ms for _, (ms, _) in known], [count for _, (_, count) in known])
+    return [(sessions, ms) for (sessions, _), ms in zip(known, all_ms, strict=True)]
 
 
 def _mean(times_ms: list[float]) -> float:

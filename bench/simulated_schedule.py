@@ -26,6 +26,7 @@ class Due:
     prompts: list[SimRequest] = field(default_factory=list)
     turns: list[SimRequest] = field(default_factory=list)
     until_s: float | None = None
+    is_ahead: bool = False  # of the requests of the step under way
 
     @property
     def is_empty(self) -> bool:
@@ -78,7 +79,18 @@ def schedule_ahead(requests: Iterable[SimRequest], speculates: Callable[[SimRequ
                 return Due()
         elif request.emitted + request.is_running < request.output_len:
             turns.append(request)
-    return Due(prompts, turns)
+    return Due(prompts, turns, is_ahead=True)
+
+
+def chunks_of(prompts: Iterable[SimRequest], num_tokens: int) -> list[tuple[SimRequest, int]]:
+    """Prompts, and how many tokens of each go next, in their order up to num_tokens."""
+    chunks: list[tuple[SimRequest, int]] = []
+    for request in prompts:
+        taken = min(num_tokens, request.prompt_len - request.committed - request.pending)
+        num_tokens -= taken
+        if taken:
+            chunks.append((request, taken))
+    return chunks
 
 
 def cut_trees(requests: Iterable[SimRequest], spare: int) -> list[TreeShape]:

@@ -25,7 +25,7 @@ from router.step_report import StepReport
 
 # Where so many rounds are late, a draft is at its deadline, and luck decides whether it is asked at all from then on:
 _CLOSE = 0.02  # of the rounds with a tree
-_LUCKS = 3  # that such a point's rate is the mean of
+_LUCKS = 5  # that such a point's rate is the mean of
 _APART = 1_000  # seeds
 _DEFAULT_PROMPT = 64  # tokens, where no prompt's are known
 

@@ -127,8 +127,8 @@ class World:
     def _odds_of(self, shape: TreeShape) -> float:
         if shape not in self.accepted:
             near = min(self.accepted, key=lambda known: _distance(known, shape))
-            return self.odds(near) + float(prior_log_odds(shape, 1)[0] - prior_log_odds(near, 1)[0])
-        depth = min(shape.num_steps, shape.num_draft_tokens - 1)
+            return self.odds(near) + _prior(shape) - _prior(near)
+        depth = _depth(shape)
         drafts = self.accepted[shape] - 1.0
         low, high = 0.0, 1.0
         for _ in range(50):
@@ -173,11 +173,20 @@ def parse_steps(times: Sequence[Sequence[float]]) -> StepTable:
 def parse_proposals(entries: Sequence[dict[str, Any]]) -> ProposeTable:
     """Of shapes, and times by sessions."""
     times = [
-        (parse_shape(entry["shape"]), float(sessions), float(ms))
+        (parse_shape(entry["shape"]), int(sessions), float(ms))
         for entry in entries
         for sessions, ms in entry["by_sessions"]
     ]
     return ProposeTable(times)
+
+
+def _prior(shape: TreeShape) -> float:
+    """Log-odds a level."""
+    return float(prior_log_odds(shape, _depth(shape)).mean())
+
+
+def _depth(shape: TreeShape) -> int:
+    return min(shape.num_steps, shape.num_draft_tokens - 1)
 
 
 def _distance(one: TreeShape, other: TreeShape) -> float:
