@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
-from kernels.ops import AttentionBatch, TreeBatch
+from kernels.ops import AttentionBatch, TreeBatch, WalkResult
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +33,29 @@ class TreeStep:
     rows: np.ndarray  # int32 [nodes]: 0, 1, ...
     attention: AttentionBatch
     trees: TreeBatch
+
+
+class CommitTable(NamedTuple):
+    """A row for each request that may run; contiguous."""
+
+    tokens: np.ndarray  # int32 [requests, context length]
+    committed_len: np.ndarray  # int64 [requests]
+    last_step: np.ndarray  # int64 [requests]
+
+
+class CommitRows(NamedTuple):
+    """The trees of a walk."""
+
+    table_rows: np.ndarray  # int64 [b]
+    base: np.ndarray  # int64 [b], position of each root
+    allowed: np.ndarray  # int64 [b], tokens that the request may still have
+
+
+class Advance(NamedTuple):
+    """starts: of each tree's tokens in verified_id; is_full: whether a request has all that it may have."""
+
+    starts: list[int]
+    is_full: bool
 
 
 class StepTrees:
@@ -66,6 +90,22 @@ class StepTrees:
             ),
             trees=TreeBatch(q_indptr, table.tokens, positions, narrow[n : 2 * n], narrow[2 * n : 3 * n]),
         )
+
+    def commit(self, table: CommitTable, rows: CommitRows, walk: WalkResult, *, step: int) -> Advance:
+        """As ``commit_walk``."""
+        return Advance(*self._module.commit_walk(*table, *rows, walk.accept_length, walk.verified_id, step))
+
+
+def commit_walk(table: CommitTable, rows: CommitRows, walk: WalkResult, *, step: int) -> Advance:
+    """What a walk brings each request. MUTATES the table; tokens past its width are dropped."""
+    counts = walk.accept_length.astype(np.int64) + 1
+    starts = counts.cumsum() - counts
+    places = (rows.base + 1 - starts).repeat(counts) + np.arange(len(walk.verified_id))
+    is_there = places < table.tokens.shape[1]
+    table.tokens[rows.table_rows.repeat(counts)[is_there], places[is_there]] = walk.verified_id[is_there]
+    table.committed_len[rows.table_rows] = rows.base + counts
+    table.last_step[rows.table_rows] = step
+    return Advance(starts.tolist(), bool((counts >= rows.allowed).any()))
 
 
 def load_step_trees() -> StepTrees | None:

@@ -9,7 +9,6 @@ from functools import partial
 import numpy as np
 
 from kernels.ops import WalkResult
-from paceline.tree import MAX_NODES
 from paceline.types import FinishReason, TreeShape
 from target_service.flights import Flight
 from target_service.request_desk import RequestDesk
@@ -37,10 +36,9 @@ class Decided:
     """A step whose tokens and lengths are known: enough to ask the drafts, and to run the next one."""
 
     planned: PlannedStep
-    accept_length: np.ndarray  # int32 [b]
+    walk: WalkResult
     base: np.ndarray  # int64 [b], position of each tree's root
-    kept: np.ndarray  # int64 [b], tokens of each tree
-    ids: np.ndarray  # int32 [sum of kept]
+    kept: np.ndarray | None  # int64 [b], tokens of each tree; None: all
     ended: list[int]
     shapes: Sequence[TreeShape | None]
     paths: StepPaths
@@ -60,33 +58,23 @@ class Committer:
         called before anything else happens to the requests. A plan's first rows are its trees, so that a node of theirs
         and its row have the same number.
         """
-        table, planned, roots = self._table, flight.planned, flight.roots
-        rows, base, ids = planned.rows, roots.base, walk.verified_id
-        counts = walk.accept_length.astype(np.int64) + 1
-        starts = counts.cumsum() - counts
-        num_tokens = len(ids)
-        if num_tokens > len(rows):
-            table.move_later(partial(_moves, planned, walk, table))
-        tokens = ids.tolist()
+        planned, roots = flight.planned, flight.roots
+        advance = self._table.advance(roots.rows, walk, step=flight.number)
+        if len(walk.verified_id) > len(planned.rows):
+            self._table.move_later(partial(_moves, planned, walk, self._table))
+        tokens = walk.verified_id.tolist()
         paths = StepPaths(
-            flight.number, roots.positions, roots.stop_rows, starts.tolist(), walk.accepted_indices.tolist(), tokens
+            flight.number, roots.positions, roots.stop_rows, advance.starts, walk.accepted_indices.tolist(), tokens
         )
-        kept, ends = counts, _NO_ENDS
-        is_near = roots.least_allowed <= MAX_NODES and bool(np.count_nonzero(counts >= roots.allowed))
-        if is_near or not roots.stop_ids.isdisjoint(tokens):
-            kept, ends = _ends(planned, roots, walk, counts=counts)
-            if ends:
-                ids = ids[np.arange(num_tokens) - starts.repeat(counts) < kept.repeat(counts)]
-                starts = kept.cumsum() - kept
-        table.tokens[rows.repeat(kept), (base + 1 - starts).repeat(kept) + np.arange(len(ids))] = ids
-        table.committed_len[rows] = base + counts
-        table.last_step[rows] = flight.number
+        kept, ends = None, _NO_ENDS
+        if advance.is_full or not roots.stop_ids.isdisjoint(tokens):
+            kept, ends = _ends(planned, roots, walk)
         for chunk in planned.due.chunks:
             if chunk.is_last:
                 self._requests.begin_decoding(chunk.seq)
             else:
                 chunk.seq.committed_len = chunk.stop
-        decided = Decided(planned, walk.accept_length, base, kept, ids, list(ends), flight.shapes, paths)
+        decided = Decided(planned, walk, roots.rows.base, kept if ends else None, list(ends), flight.shapes, paths)
         if ends:
             self.account(decided)
             for number, reason in ends.items():
@@ -102,14 +90,17 @@ class Committer:
         table.counts.add_rounds(rows[: planned.num_decoding], late=rows[planned.late])
         asked = self._note_trees(decided) if planned.num_speculating else None
         offset = decided.base + 1 - table.prompt_len[rows]
-        deltas = TokenColumns(table.request[rows], offset, decided.kept, decided.ids)
+        counts, ids, kept = decided.walk.accept_length.astype(np.int64) + 1, decided.walk.verified_id, decided.kept
+        if kept is not None:
+            ids = ids[np.arange(len(ids)) - (counts.cumsum() - counts).repeat(counts) < kept.repeat(counts)]
+        deltas = TokenColumns(table.request[rows], offset, counts if kept is None else kept, ids)
         decided.committed = Committed(StepNews(table.stream[rows], deltas, asked), decided.ended)
         table.settle_moves()
         return decided.committed
 
     def _note_trees(self, decided: Decided) -> AskedTrees | None:
         """How far each tree was right; for the routers' policies with the late ones. None where no draft was asked."""
-        planned, accept_length, shapes = decided.planned, decided.accept_length, decided.shapes
+        planned, accept_length, shapes = decided.planned, decided.walk.accept_length, decided.shapes
         num_trees = len(planned.due.trees)
         node_indptr = planned.plan.trees.node_indptr
         num_nodes = node_indptr[1 : num_trees + 1] - node_indptr[:num_trees]
@@ -125,15 +116,14 @@ class Committer:
         return AskedTrees(asked, shapes_asked, num_nodes, accepted) if asked else None
 
 
-def _ends(
-    planned: PlannedStep, roots: StepRoots, walk: WalkResult, *, counts: np.ndarray
-) -> tuple[np.ndarray, dict[int, FinishReason]]:
+def _ends(planned: PlannedStep, roots: StepRoots, walk: WalkResult) -> tuple[np.ndarray, dict[int, FinishReason]]:
     """How many of each tree's tokens are kept, and which requests end: at the first stop token or at the limit.
 
-    A stop token at the last allowed place is a stop. counts: int64 [b], tokens of each tree.
+    A stop token at the last allowed place is a stop.
     """
-    kept = np.minimum(counts, roots.allowed)
-    ends = dict.fromkeys(np.flatnonzero(counts >= roots.allowed).tolist(), FinishReason.LENGTH)
+    counts, allowed = walk.accept_length.astype(np.int64) + 1, roots.rows.allowed
+    kept = np.minimum(counts, allowed)
+    ends = dict.fromkeys(np.flatnonzero(counts >= allowed).tolist(), FinishReason.LENGTH)
     stop = 0
     for number, (count, left) in enumerate(zip(counts.tolist(), kept.tolist(), strict=True)):
         start, stop = stop, stop + count

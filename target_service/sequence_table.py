@@ -9,8 +9,8 @@ import numpy as np
 
 from engine.pages import pages_for, slots_at
 from engine.sampling import sampling_batch
-from kernels.ops import SamplingBatch
-from kernels.step_trees import load_step_trees
+from kernels.ops import SamplingBatch, WalkResult
+from kernels.step_trees import Advance, CommitRows, CommitTable, commit_walk, load_step_trees
 from paceline.tree import MAX_NODES
 from paceline.types import SamplingParams
 from target_service.request import Request
@@ -95,6 +95,11 @@ class SequenceTable:
         stays = self.moves.rows != row
         if not stays.all():
             self._moves = self._moves[stays]
+
+    def advance(self, rows: CommitRows, walk: WalkResult, *, step: int) -> Advance:
+        """What a walk brings each request. MUTATES their tokens, those past a limit included, lengths and steps."""
+        commit = commit_walk if self.step_trees is None else self.step_trees.commit
+        return commit(CommitTable(self.tokens, self.committed_len, self.last_step), rows, walk, step=step)
 
     @property
     def moves(self) -> Moves:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernels.step_trees import CommitRows
 from target_service.sequence_table import SequenceTable
 from target_service.step_plan import PlannedStep
 
@@ -14,11 +15,9 @@ from target_service.step_plan import PlannedStep
 class StepRoots:
     """Of a step's trees [b]; looked up while the device computes."""
 
-    base: np.ndarray  # int64, position of each root
-    allowed: np.ndarray  # int64, tokens up to the request's limit
-    least_allowed: int
+    rows: CommitRows
     stop_ids: frozenset[int]  # of any of the requests
-    positions: list[int]  # base
+    positions: list[int]  # of the roots
     stop_rows: list[int]  # past all of a tree's rows
 
 
@@ -26,11 +25,8 @@ def find_roots(planned: PlannedStep, table: SequenceTable) -> StepRoots:
     """Every tree's root lies at the position before its first new token, that of a prompt's last row included."""
     trees = planned.plan.trees
     base = trees.positions[trees.node_indptr[:-1]].astype(np.int64)
-    allowed = table.limit[planned.rows] - 1 - base
     return StepRoots(
-        base=base,
-        allowed=allowed,
-        least_allowed=int(allowed.min()) if len(allowed) else 1,
+        rows=CommitRows(planned.rows, base, table.limit[planned.rows] - 1 - base),
         stop_ids=frozenset().union(*(seq.stop_ids for seq in planned.seqs)),
         positions=base.tolist(),
         stop_rows=trees.node_indptr[1:].tolist(),

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from engine.plan import StepBuilder, TreeRows
-from kernels.step_trees import StepTrees, TreeTable, load_step_trees
+from kernels.ops import WalkResult
+from kernels.step_trees import CommitRows, CommitTable, StepTrees, TreeTable, commit_walk, load_step_trees
 
 PAGE_SIZE = 4
 
@@ -76,3 +77,32 @@ def test_what_does_not_fit_is_refused_and_nothing_past_it_is_written(
     )
     with pytest.raises((IndexError, ValueError)):
         step_trees.plan(table)
+
+
+def commit_table() -> CommitTable:
+    return CommitTable(np.zeros((4, 20), np.int32), np.zeros(4, np.int64), np.zeros(4, np.int64))
+
+
+@pytest.mark.parametrize("allowed", [[9, 9, 9], [9, 3, 9]])
+def test_a_walk_is_committed_as_arrays_commit_it(step_trees, allowed):
+    walk = WalkResult(np.array([0, 2, 3], np.int32), np.arange(8, dtype=np.int32), np.arange(50, 58, dtype=np.int32))
+    rows = CommitRows(np.array([3, 0, 1]), np.array([4, 0, 16]), np.array(allowed))
+    ours, theirs = commit_table(), commit_table()
+    advance = step_trees.commit(ours, rows, walk, step=7)
+    assert advance == commit_walk(theirs, rows, walk, step=7)
+    assert advance.starts == [0, 1, 4]
+    assert advance.is_full is (3 in allowed)
+    for value, wanted in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(value, wanted)
+    assert ours.tokens[1].tolist() == [0] * 17 + [54, 55, 56]
+
+
+@pytest.mark.parametrize(
+    ("table_rows", "base", "accept_length"),
+    [([4], [0], [1]), ([-1], [0], [1]), ([0], [-1], [1]), ([0], [0], [2]), ([0], [0], [0]), ([0, 1], [0], [1])],
+)
+def test_a_walk_that_does_not_fit_is_refused(step_trees, table_rows, base, accept_length):
+    walk = WalkResult(np.array(accept_length, np.int32), np.zeros(2, np.int32), np.zeros(2, np.int32))
+    rows = CommitRows(np.array(table_rows), np.array(base), np.array([9]))
+    with pytest.raises(ValueError, match="do not fit"):
+        step_trees.commit(commit_table(), rows, walk, step=1)

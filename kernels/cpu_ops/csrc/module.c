@@ -435,6 +435,7 @@ static PyMethodDef methods[] = {
     {"head_best", (PyCFunction)(void (*)(void))head_best, METH_FASTCALL, head_best_doc},
     {"head_trees", (PyCFunction)(void (*)(void))head_trees, METH_FASTCALL, head_trees_doc},
     {"top_k", (PyCFunction)(void (*)(void))top_k, METH_FASTCALL, top_k_doc},
+    {"commit_walk", (PyCFunction)(void (*)(void))commit_walk, METH_FASTCALL, commit_walk_doc},
     {"count_pages", (PyCFunction)(void (*)(void))count_pages, METH_FASTCALL, count_pages_doc},
     {"plan_trees", (PyCFunction)(void (*)(void))plan_trees, METH_FASTCALL, plan_trees_doc},
     {"pack_columns", (PyCFunction)(void (*)(void))pack_columns, METH_FASTCALL, pack_columns_doc},

@@ -134,7 +134,8 @@ static int plan_tree(const Plan *plan, int64_t r, int64_t first, int64_t base, c
 PyDoc_STRVAR(plan_trees_doc,
              "plan_trees(page_table, table_rows, committed_len, num_nodes, parents, narrow, wide, page_size)\n"
              "Writes narrow (int32: positions, first_child, next_sibling, rows, q_indptr, page_indptr, prefix_len,\n"
-             "local_len, page_ids) and wide (int64: slots, ancestors). ValueError or IndexError for what does not fit.");
+             "local_len, page_ids) and wide (int64: slots, ancestors).\n"
+             "ValueError or IndexError for what does not fit.");
 
 static PyObject *plan_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     static const int sizes[] = {4, 8, 8, 8, 4, 4, 8};
@@ -186,4 +187,50 @@ static PyObject *plan_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     if (r < b) PyErr_Format(PyExc_IndexError, "tree %lld is none, or its nodes or pages are not there", (long long)r);
     else PyErr_SetString(PyExc_ValueError, "there is room for more nodes or pages than the trees have");
     return NULL;
+}
+
+PyDoc_STRVAR(commit_walk_doc,
+             "commit_walk(tokens, committed_len, last_step, table_rows, base, allowed, accept_length, verified_id,\n"
+             "step) -> (starts, is_full). Writes the first three, [table rows, width] int32 and [table rows] int64;\n"
+             "the others have an entry a tree. starts: of each tree's tokens in verified_id, a list; is_full: whether\n"
+             "one has as many as it is allowed. ValueError for what does not fit.");
+
+static PyObject *commit_walk(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    static const int sizes[] = {8, 8, 8, 4, 4, 4, 8, 8};
+    Arrays arrays;
+    if (!has_count(given, 9)) return NULL;
+    const int64_t step = PyLong_AsLongLong(args[8]);
+    if (step == -1 && PyErr_Occurred()) return NULL;
+    PyObject *const order[] = {args[3], args[4], args[5], args[6], args[7], args[0], args[1], args[2]};
+    if (!take_arrays(&arrays, order, sizes, 8, 5)) return NULL;
+    const int64_t *rows = arrays.views[0].buf, *base = arrays.views[1].buf, *allowed = arrays.views[2].buf;
+    const int32_t *accepted = arrays.views[3].buf, *ids = arrays.views[4].buf;
+    int32_t *tokens = arrays.views[5].buf;
+    int64_t *committed_len = arrays.views[6].buf, *last_step = arrays.views[7].buf;
+    const int64_t b = length_of(&arrays, 0), n = length_of(&arrays, 4), num_rows = length_of(&arrays, 6);
+    const int fits = arrays.views[5].ndim == 2 && arrays.views[5].shape[0] == num_rows &&
+                     length_of(&arrays, 7) == num_rows && length_of(&arrays, 1) == b && length_of(&arrays, 2) == b &&
+                     length_of(&arrays, 3) == b;
+    const int64_t width = fits ? arrays.views[5].shape[1] : 0;
+    PyObject *starts = fits ? PyList_New(b) : NULL, *result = NULL;
+    int64_t start = 0, i = 0;
+    int is_full = 0;
+    for (; starts && i < b; i++) {
+        const int64_t count = (int64_t)accepted[i] + 1, row = rows[i];
+        if (count < 1 || count > n - start || row < 0 || row >= num_rows || base[i] < 0) break;
+        PyObject *number = PyLong_FromLongLong(start);
+        if (!number || PyList_SetItem(starts, i, number) != 0) break;
+        for (int64_t j = 0, at = base[i] + 1; j < count && at + j < width; j++)
+            tokens[row * width + at + j] = ids[start + j];
+        committed_len[row] = base[i] + count;
+        last_step[row] = step;
+        is_full |= count >= allowed[i];
+        start += count;
+    }
+    const int whole = starts && i == b && start == n;
+    release_arrays(&arrays);
+    if (whole) result = Py_BuildValue("OO", starts, is_full ? Py_True : Py_False);
+    else if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the arrays of the walk do not fit each other");
+    Py_XDECREF(starts);
+    return result;
 }
