@@ -22,6 +22,7 @@ from engine.extend_batch import ExtendBatch
 from engine.pages import pages_for
 from engine.tree_source import PendingTrees, TreeSource
 from engine.wire import borrow_tensor
+from kernels.round_tables import SessionRows
 from paceline.types import MAX_SCRATCH_NODES, tree_shape
 
 _KEPT_STEPS = 8
@@ -145,18 +146,12 @@ class DraftEngine:
         if not batches:
             return None
         batch = StepBatch.join(batches)
-        pending = self._drafter.begin(
-            ExtendBatch(
-                held=self.table.columns.held,
-                seats=batch.seat,
-                base_len=batch.base_len,
-                num_rows=batch.num_rows,
-                tokens=batch.tokens,
-                features=batch.features,
-                shapes=self._within_context(batch) if works else batch.shapes,
-            )
+        held = self.table.columns.held
+        rows = SessionRows(
+            held.page_ids, batch.seat, batch.base_len, batch.num_rows, batch.tokens, page_size=held.page_size
         )
-        return _Begun(batch, works, pending)
+        shapes = self._within_context(batch) if works else batch.shapes
+        return _Begun(batch, works, self._drafter.begin(ExtendBatch(held, rows, batch.features, shapes)))
 
     def _within_context(self, batch: StepBatch) -> np.ndarray:
         """The shapes, with no more levels than there is room for."""

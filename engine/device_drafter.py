@@ -14,8 +14,9 @@ from engine.draft_batch import ExtendItem
 from engine.extend_batch import ExtendBatch, spare_batch
 from engine.extend_forward import ExtendForward
 from engine.graph_capture import Capture
-from engine.groves import Grove, Groves
-from engine.growth_forward import GrowthForward
+from engine.groves import Groves
+from engine.growth_forward import GrowthForward, Trees
+from engine.growth_layouts import GrowthLayouts
 from engine.head_model import HeadModel
 from engine.nodes_copy import NodesCopy
 from engine.pool import HeadCache
@@ -30,6 +31,7 @@ from paceline.types import MAX_SCRATCH_NODES, TreeShape
 MAX_BEAM_ROWS = 2048  # of one level, all sessions together
 
 _PAGE_ID_BYTES = 4
+_HERE = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class DeviceDrafter:
         self._model = model
         self._cache = cache
         self._limits = limits
+        self._device, self._is_cuda = model.device, model.device.type == "cuda"
         last_hidden = torch.zeros(
             (limits.max_sessions + 1, model.config.hidden_size), dtype=model.dtype, device=model.device
         )
@@ -58,12 +61,12 @@ class DeviceDrafter:
         beams = model.attention_planner(cache, max_rows=MAX_BEAM_ROWS, max_requests=limits.max_sessions)
         self._arena = arena = RoundArena(
             before=ExtendForward.num_bytes(model, rows),
-            behind=GrowthForward.num_bytes(beams) + cache.num_pages * _PAGE_ID_BYTES,
+            behind=GrowthLayouts.num_bytes(beams) + cache.num_pages * _PAGE_ID_BYTES,
             device=model.device,
         )
         self._extend = ExtendForward(model, cache, arena, planner=rows, last_hidden=last_hidden)
         self._growth = GrowthForward(model, cache, arena, planner=beams, last_hidden=last_hidden)
-        self._groves = Groves(self._growth.max_group, draft_vocab_size=model.config.draft_vocab_size)
+        self._groves = Groves(self._growth.layouts, draft_vocab_size=model.config.draft_vocab_size)
         self._copies = [NodesCopy(limits.max_sessions, model.device) for _ in range(2)]
         self._turn = 0
 
@@ -107,40 +110,39 @@ class DeviceDrafter:
     def _propose(self, batch: ExtendBatch, key: tuple[int, ...] | None, copy: NodesCopy) -> list[np.ndarray]:
         """Launches a batch whose sessions all ask, for trees of the key where there is one. Returns their places in the
         order in which the trees will come."""
-        groves = self._groves.of(batch, key)
-        if len(groves) == 1 and len(batch.tokens) <= self._extend.max_rows:
-            self._write_and_grow(batch, groves[0], copy)
+        groves, shapes = self._groves.of(batch, key)
+        if len(groves) == 1 and len(batch.rows.tokens) <= self._extend.max_rows:
+            self._write_and_grow(batch, Trees(groves[0], shapes), copy)
         else:
             self._write(batch, keeps_hidden=True)
             for grove in groves:
-                growth = self._growth.fill(self._arena.stage(), batch, grove)
+                growth = self._growth.fill(self._arena.stage(), batch, Trees(grove, shapes))
                 self._arena.send(self._arena.middle, growth.stop)
                 growth.launch()
                 copy.add(growth.nodes)
         copy.send()
         return [grove.places for grove in groves]
 
-    def _write_and_grow(self, batch: ExtendBatch, grove: Grove, copy: NodesCopy) -> None:
+    def _write_and_grow(self, batch: ExtendBatch, trees: Trees, copy: NodesCopy) -> None:
         """All rows in one forward, and all trees in one growth: their tables travel together."""
-        piece = Piece(0, len(batch.tokens), grove.shape.num_scratch, True)
-        stage = self._arena.stage()
-        rows = self._extend.fill(stage, batch, piece, pages_start=self._growth.stop(grove))
-        growth = self._growth.fill(stage, batch, grove, page_indptr=rows.page_indptr)
+        laid_out, stage = trees.grove.laid_out, self._arena.stage()
+        piece = Piece(0, len(batch.rows.tokens), laid_out.shape.num_scratch, True)
+        rows = self._extend.fill(stage, batch, piece, pages_start=laid_out.stop)
+        growth = self._growth.fill(stage, batch, trees._replace(page_indptr=rows.page_indptr))
         self._arena.send(rows.start, rows.stop)
         rows.launch()
         growth.launch()
         copy.add(growth.nodes)
 
     def _write(self, batch: ExtendBatch, *, keeps_hidden: bool) -> None:
-        for piece in self._extend.pieces(len(batch.tokens), keeps_hidden=keeps_hidden):
+        for piece in self._extend.pieces(len(batch.rows.tokens), keeps_hidden=keeps_hidden):
             rows = self._extend.fill(self._arena.stage(), batch, piece, pages_start=self._arena.middle)
             self._arena.send(rows.start, rows.stop)
             rows.launch()
 
     def _on_device(self) -> AbstractContextManager[object]:
         """Kernels launch on the thread's current device."""
-        device = self._model.device
-        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+        return torch.cuda.device(self._device) if self._is_cuda else _HERE
 
 
 class _Begun:

@@ -33,13 +33,10 @@ class HeldSeats(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExtendBatch:
-    """ExtendItems as columns [b]; rows are flat, in the order of the sessions."""
+    """ExtendItems as columns [b]."""
 
     held: HeldSeats
-    seats: np.ndarray  # int64: whose pages and noise
-    base_len: np.ndarray  # int64
-    num_rows: np.ndarray  # int64, at least 1
-    tokens: np.ndarray  # int32 [rows]
+    rows: SessionRows  # seats: whose pages and noise
     features: tuple[FeaturePart, ...]  # [rows, H] in parts
     shapes: np.ndarray  # int64 [4, b]: num_steps, eagle_topk, num_draft_tokens, min_path_permille; 0: no tree
 
@@ -54,53 +51,56 @@ class ExtendBatch:
             (0, 0, 0, 0) if p is None else (p.num_steps, p.eagle_topk, p.num_draft_tokens, p.min_path_permille)
             for p in params
         ]
+        held = HeldSeats(
+            page_ids=page_ids,
+            page_size=items[0].table.page_size,
+            capacity=np.array([item.table.capacity for item in items]),
+            seed=np.array([0 if p is None else p.seed for p in params], np.uint64),
+            temperature=np.array([0.0 if p is None else p.temperature for p in params]),
+        )
         return cls(
-            held=HeldSeats(
-                page_ids=page_ids,
-                page_size=items[0].table.page_size,
-                capacity=np.array([item.table.capacity for item in items]),
-                seed=np.array([0 if p is None else p.seed for p in params], np.uint64),
-                temperature=np.array([0.0 if p is None else p.temperature for p in params]),
+            held=held,
+            rows=SessionRows(
+                page_ids=held.page_ids,
+                seats=np.arange(len(items)),
+                base_len=np.array([item.base_len for item in items]),
+                num_rows=np.array([len(item.tokens) for item in items]),
+                tokens=np.concatenate([item.tokens for item in items]),
+                page_size=held.page_size,
             ),
-            seats=np.arange(len(items)),
-            base_len=np.array([item.base_len for item in items]),
-            num_rows=np.array([len(item.tokens) for item in items]),
-            tokens=np.concatenate([item.tokens for item in items]),
             features=tuple(item.features for item in items),
             shapes=np.array(list(zip(*shapes, strict=True))),
         )
 
     def __len__(self) -> int:
-        return len(self.seats)
-
-    @property
-    def rows(self) -> SessionRows:
-        held = self.held
-        return SessionRows(held.page_ids, self.seats, self.base_len, self.num_rows, self.tokens, held.page_size)
+        return len(self.rows.seats)
 
     def take(self, places: np.ndarray) -> ExtendBatch:
         """Some of the sessions, at least one. places: int64, ascending."""
-        stops = self.num_rows.cumsum()
-        starts = stops - self.num_rows
+        rows = self.rows
+        stops = rows.num_rows.cumsum()
+        starts = stops - rows.num_rows
         return ExtendBatch(
             held=self.held,
-            seats=self.seats[places],
-            base_len=self.base_len[places],
-            num_rows=self.num_rows[places],
-            tokens=np.concatenate([self.tokens[starts[place] : stops[place]] for place in places]),
+            rows=rows._replace(
+                seats=rows.seats[places],
+                base_len=rows.base_len[places],
+                num_rows=rows.num_rows[places],
+                tokens=np.concatenate([rows.tokens[starts[place] : stops[place]] for place in places]),
+            ),
             features=rows_of(self.features, starts[places].tolist(), stops[places].tolist()),
             shapes=self.shapes.take(places, axis=1),
         )
 
     def items(self) -> list[ExtendItem]:
         """The sessions one by one, with features that may be computed with."""
-        held = self.held
-        stops = self.num_rows.cumsum().tolist()
+        held, rows = self.held, self.rows
+        stops = rows.num_rows.cumsum().tolist()
         features = joined(self.features)
         if features.data_ptr() % features.itemsize:  # as they lay in a message
             features = features.clone()
         items, start = [], 0
-        for i, (seat, stop) in enumerate(zip(self.seats.tolist(), stops, strict=True)):
+        for i, (seat, stop) in enumerate(zip(rows.seats.tolist(), stops, strict=True)):
             num_pages = int(held.capacity[seat]) // held.page_size
             num_steps, topk, num_nodes, permille = self.shapes[:, i].tolist()
             params = ProposeParams(
@@ -114,8 +114,8 @@ class ExtendBatch:
             items.append(
                 ExtendItem(
                     table=HeldPages(held.page_ids[seat, :num_pages], held.page_size),
-                    base_len=int(self.base_len[i]),
-                    tokens=self.tokens[start:stop],
+                    base_len=int(rows.base_len[i]),
+                    tokens=rows.tokens[start:stop],
                     features=features[start:stop],
                     propose=params if num_steps else None,
                 )
@@ -128,18 +128,11 @@ def spare_batch(cache: HeadCache) -> ExtendBatch:
     """One session whose row and tree lie on the cache's spare page."""
     one = np.ones(1, np.int64)
     num_pages = pages_for(1 + MAX_SCRATCH_NODES, cache.page_size)
+    page_ids = np.full((1, num_pages), cache.num_pages, np.int32)
+    capacity = num_pages * cache.page_size * one
     return ExtendBatch(
-        held=HeldSeats(
-            page_ids=np.full((1, num_pages), cache.num_pages, np.int32),
-            page_size=cache.page_size,
-            capacity=num_pages * cache.page_size * one,
-            seed=np.zeros(1, np.uint64),
-            temperature=np.zeros(1),
-        ),
-        seats=0 * one,
-        base_len=0 * one,
-        num_rows=one,
-        tokens=np.zeros(1, np.int32),
+        held=HeldSeats(page_ids, cache.page_size, capacity, seed=np.zeros(1, np.uint64), temperature=np.zeros(1)),
+        rows=SessionRows(page_ids, 0 * one, 0 * one, one, np.zeros(1, np.int32), cache.page_size),
         features=(),
         shapes=np.array([[1], [1], [2], [0]]),
     )

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,8 +34,7 @@ from paceline.rounds import RawTensor
 _EARLY_BYTES = 128 << 10  # features from here on travel before the tables are made, which takes as long
 
 
-@dataclass(frozen=True, slots=True)
-class StagedRows:
+class StagedRows(NamedTuple):
     """One forward whose bytes [start, stop) of the arena are to be sent before its launch."""
 
     start: int
@@ -67,7 +67,6 @@ class ExtendForward:
         self._no_ancestors = torch.zeros(self.max_rows, dtype=torch.int64, device=device)
         self._sizes = [*_buckets_below(self.max_rows), self.max_rows]
         self._buckets = [self._bucket(size) for size in self._sizes]
-        self._replays: dict[tuple[int, int], Launch] = {}
 
     @staticmethod
     def num_bytes(model: HeadModel, planner: AttentionPlanner) -> int:
@@ -85,10 +84,10 @@ class ExtendForward:
         bucket = self._buckets[self._sizes.index(key[0])]
         at = PageLists(self._arena.middle, self._arena.middle)
         filled = extend_tables(
-            self._arena.stage(), bucket.layout, spare.rows, piece=Piece(0, 1, 0, False), at=at, room=self._room
+            self._arena.stage(), bucket.array, spare.rows, piece=Piece(0, 1, 0, False), at=at, room=self._room
         )
-        self._arena.send(bucket.tables_start, filled.stop)
-        self._replays[key] = capture(partial(self._launch, bucket, key[1]))
+        self._arena.send(bucket.numbers.columns, filled.stop)
+        bucket.replays[key[1]] = capture(partial(self._launch, bucket, key[1]))
 
     def pieces(self, num_rows: int, *, keeps_hidden: bool) -> Iterator[Piece]:
         """So many rows, at most max_rows a forward."""
@@ -100,9 +99,9 @@ class ExtendForward:
         places of the sessions that end in it. pages_start: the byte where the sessions' lists of pages begin."""
         num_rows = piece.last - piece.first
         bucket = self._buckets[bisect_left(self._sizes, num_rows)]
-        start = bucket.tables_start
+        start = bucket.numbers.columns
         parts = batch.features
-        if num_rows < len(batch.tokens):
+        if num_rows < len(batch.rows.tokens):
             parts = (joined(parts)[piece.first : piece.last],)
         stop = self._stage_features(stage, bucket.start, parts)
         if stop is None:
@@ -112,10 +111,9 @@ class ExtendForward:
         else:
             self._arena.send(bucket.start, stop)
         at_pages = PageLists(self._arena.middle, pages_start)
-        filled = extend_tables(stage, bucket.layout, batch.rows, piece=piece, at=at_pages, room=self._room)
-        replay = self._replays.get((bucket.size, filled.variant))
-        launch = replay or partial(self._launch, bucket, filled.variant)
-        return StagedRows(start, filled.stop, bucket.page_indptr, launch)
+        filled = extend_tables(stage, bucket.array, batch.rows, piece=piece, at=at_pages, room=self._room)
+        launch = bucket.replays.get(filled.variant) or partial(self._launch, bucket, filled.variant)
+        return StagedRows(start, filled.stop, bucket.numbers.page_indptr, launch)
 
     def _stage_features(self, stage: np.ndarray, at: int, parts: Sequence[FeaturePart]) -> int | None:
         """MUTATES the stage. Returns the byte behind them; None where some are of another dtype, or on a device."""
@@ -136,7 +134,7 @@ class ExtendForward:
         start = layout.columns - aligned(size * self._row_bytes)
         columns = self._arena.int64(layout.columns, NUM_EXTEND_COLUMNS * size).view(NUM_EXTEND_COLUMNS, size)
         features = self._arena.part(start, size * self._row_bytes, self._model.dtype).view(size, -1)
-        return _Bucket(size, np.array([*layout]), start, layout.columns, layout.page_indptr, columns, features, layout)
+        return _Bucket(size, start, layout, np.array([*layout]), columns, features, {})
 
     @torch.inference_mode()
     def _launch(self, bucket: _Bucket, variant: int) -> None:
@@ -165,13 +163,12 @@ class _Bucket:
     """Forwards of so many rows, at fixed addresses."""
 
     size: int
-    layout: np.ndarray  # int64, an ExtendLayout
     start: int  # the byte of the features, which lie before the tables
-    tables_start: int
-    page_indptr: int
+    numbers: ExtendLayout
+    array: np.ndarray  # int64: the numbers
     columns: Tensor  # [NUM_EXTEND_COLUMNS, size] int64
     features: Tensor  # [size, H]
-    numbers: ExtendLayout
+    replays: dict[int, Launch]  # by the attention's variant
 
 
 def _buckets_below(limit: int) -> Iterator[int]:

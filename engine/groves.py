@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from engine.draft_batch import fitted_shape
 from engine.extend_batch import ExtendBatch
+from engine.growth_layouts import GrowthLayouts, LaidOut
 from kernels.growth import GrowthShape
 from paceline.types import MAX_SCRATCH_NODES, tree_shape
 
@@ -17,23 +19,27 @@ _MAX_FITS = 4096  # asked shapes that are remembered
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Grove:
+class Grove(NamedTuple):
     """Some sessions of a batch, which grow within one shape."""
 
-    shape: GrowthShape
-    shapes: np.ndarray  # int64 [4, b] of the batch: num_steps, topk, num_nodes, min_path_permille
+    laid_out: LaidOut
     places: np.ndarray  # int64, ascending
+
+
+class Plan(NamedTuple):
+    """How the trees of a batch are grown."""
+
+    groves: list[Grove]
+    shapes: np.ndarray  # int64 [4, b]: num_steps, topk, num_nodes, min_path_permille of each
 
 
 class Groves:
     """A tree is laid out in the smallest known shape that holds it and whose scratch nodes fit its session's room, or
     in its own. It has fewer levels where the room does not hold all."""
 
-    def __init__(self, max_group: Callable[[GrowthShape], int], *, draft_vocab_size: int) -> None:
-        """max_group: sessions of one grove at most."""
+    def __init__(self, layouts: GrowthLayouts, *, draft_vocab_size: int) -> None:
         self.shapes: list[GrowthShape] = []
-        self._max_group = max_group
+        self._layouts = layouts
         self._draft_vocab_size = draft_vocab_size
         self._fits: dict[tuple[int, ...], _Fit] = {}
 
@@ -42,7 +48,7 @@ class Groves:
         self._fits.clear()
         self.shapes = sorted(shapes, key=lambda s: (s.num_steps, s.topk, s.num_nodes))
 
-    def of(self, batch: ExtendBatch, key: tuple[int, ...] | None) -> list[Grove]:
+    def of(self, batch: ExtendBatch, key: tuple[int, ...] | None) -> Plan:
         """All sessions ask for a tree. key: num_steps, eagle_topk, num_draft_tokens and room for scratch nodes, where
         these are the same for all."""
         if key is None:
@@ -51,10 +57,15 @@ class Groves:
         if fit.shrinks:
             shapes = shapes.copy()
             shapes[:3] = np.array(fit.shape)[:, None]
-        return self._split(fit.laid_out, shapes, np.arange(len(batch)))
+        count = len(batch)
+        groves = fit.groves.get(count)
+        if groves is None:
+            groves = fit.groves[count] = self._split(fit.laid_out, np.arange(count))
+        return Plan(groves, shapes)
 
-    def _mixed(self, batch: ExtendBatch) -> list[Grove]:
-        rooms = batch.held.capacity[batch.seats] - batch.base_len - batch.num_rows
+    def _mixed(self, batch: ExtendBatch) -> Plan:
+        rows = batch.rows
+        rooms = batch.held.capacity[rows.seats] - rows.base_len - rows.num_rows
         keys = list(zip(*batch.shapes[:3].tolist(), np.minimum(rooms, MAX_SCRATCH_NODES).tolist(), strict=True))
         fits = {key: self._fit(key) for key in set(keys)}
         shapes = batch.shapes.copy()
@@ -62,11 +73,13 @@ class Groves:
         groups: dict[GrowthShape, list[int]] = {}
         for place, key in enumerate(keys):
             groups.setdefault(fits[key].laid_out, []).append(place)
-        return [grove for shape, places in groups.items() for grove in self._split(shape, shapes, np.array(places))]
+        groves = [grove for shape, places in groups.items() for grove in self._split(shape, np.array(places))]
+        return Plan(groves, shapes)
 
-    def _split(self, shape: GrowthShape, shapes: np.ndarray, places: np.ndarray) -> list[Grove]:
-        most = self._max_group(shape)
-        return [Grove(shape, shapes, places[start : start + most]) for start in range(0, len(places), most)]
+    def _split(self, shape: GrowthShape, places: np.ndarray) -> list[Grove]:
+        most = self._layouts.max_group(shape)
+        parts = [places[start : start + most] for start in range(0, len(places), most)]
+        return [Grove(self._layouts.of(shape, len(part)), part) for part in parts]
 
     def _fit(self, key: tuple[int, ...]) -> _Fit:
         fit = self._fits.get(key)
@@ -96,3 +109,4 @@ class _Fit:
     shape: tuple[int, int, int]
     laid_out: GrowthShape
     shrinks: bool
+    groves: dict[int, list[Grove]] = field(default_factory=dict)  # of batches of so many sessions that all ask for it

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,30 +15,26 @@ from engine.draft_batch import min_scores
 from engine.extend_batch import ExtendBatch
 from engine.graph_capture import Capture, Launch
 from engine.groves import Grove
+from engine.growth_layouts import GrowthLayouts, LaidOut
 from engine.head_model import HeadModel
 from engine.pool import HeadCache
 from engine.proposal_ranking import NoiseRows, Ranked, SessionNoise, rank_greedy, rank_noised
-from engine.round_arena import RoundArena, growth_layout, growth_stop
+from engine.round_arena import RoundArena
 from kernels.growth import BeamRows, GrowingTrees, GrowthInputs, GrowthShape
 from kernels.ops import AttentionPlan, AttentionPlanner, AttentionTables
-from kernels.round_tables import NUM_GROWTH_COLUMNS, Growth, GrowthLayout, PageLists, Room, Wishes, growth_tables
-from paceline.types import MAX_SCRATCH_NODES
-
-_MAX_LAYOUTS = 4096  # that are remembered
-_NO_LISTS = -1  # of pages that are there already
+from kernels.round_tables import NUM_GROWTH_COLUMNS, Grown, Growth, GrowthLayout, PageLists, Room, Wishes, growth_tables
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthKey:
-    """What a graph is captured for."""
+class Trees(NamedTuple):
+    """page_indptr: the byte of the lists of pages of all sessions of the batch, where all of them grow and the lists
+    have their scratch nodes' pages; -1: there are none."""
 
-    shape: GrowthShape
-    num_sessions: int
-    is_noised: bool
+    grove: Grove
+    shapes: np.ndarray  # int64 [4, b] of the batch: num_steps, topk, num_nodes, min_path_permille
+    page_indptr: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class StagedGrowth:
+class StagedGrowth(NamedTuple):
     """One growth whose bytes of the arena, from its middle to ``stop``, are to be sent before its launch.
 
     nodes: [sessions, 1 + 2 n] int32, as GrowingTrees.nodes says: valid from the launch to the next growth's.
@@ -67,7 +63,7 @@ class GrowthForward:
         self._planner = planner
         self._last_hidden = last_hidden
         self._room = Room(planner.rule.numbers, cache.spare_slot, len(last_hidden) - 1)
-        self._max_rows, self._max_sessions = limits.max_rows, limits.max_requests
+        self._min_scores = min_scores()
         tokens, parent_rows, positions, slots, ancestors = torch.zeros(
             (5, limits.max_rows), dtype=torch.int64, device=device
         )
@@ -80,103 +76,46 @@ class GrowthForward:
             ancestors=ancestors,
             local_len=self._local_len,
         )
-        self._layouts: dict[tuple[GrowthShape, int], _Layout] = {}
-        self._captured: dict[GrowthKey, _Growth] = {}
-        self._bucket_sizes: dict[int, list[int]] = {}  # by the largest
+        self.layouts = GrowthLayouts(planner, arena.middle)
+        self._captured: dict[tuple[LaidOut, bool], _Growth] = {}
 
-    @staticmethod
-    def num_bytes(planner: AttentionPlanner) -> int:
-        """Of the arena, behind its middle, without lists of pages."""
-        limits = planner.limits
-        topk = -(-limits.max_rows // limits.max_requests)
-        return growth_stop(growth_layout(planner.rule, limits.max_requests, topk=topk, num_scratch=MAX_SCRATCH_NODES))
+    def keys(self, shapes: Sequence[GrowthShape]) -> list[tuple[LaidOut, bool]]:
+        """Of each graph to capture for these shapes, the largest first. bool: whether sessions sample."""
+        laid_out = [self.layouts.of(shape, size) for shape in shapes for size in self.layouts.buckets(shape)]
+        keys = itertools.product(laid_out, (False, True))
+        return sorted(keys, key=lambda key: key[0].num_sessions * key[0].shape.topk, reverse=True)
 
-    def keys(self, shapes: Sequence[GrowthShape]) -> list[GrowthKey]:
-        """Of each graph to capture for these shapes, the largest first."""
-        keys = [
-            GrowthKey(shape, bucket, is_noised)
-            for shape in shapes
-            for bucket in self._buckets(shape)
-            for is_noised in (False, True)
-        ]
-        return sorted(keys, key=lambda key: key.num_sessions * key.shape.topk, reverse=True)
-
-    def max_group(self, shape: GrowthShape) -> int:
-        """Sessions that grow together at most."""
-        return max(1, min(self._max_sessions, self._max_rows // shape.topk))
-
-    def capture(self, key: GrowthKey, spare: ExtendBatch, capture: Capture) -> None:
+    def capture(self, key: tuple[LaidOut, bool], spare: ExtendBatch, capture: Capture) -> None:
         """Captures a key's growth. spare: one session on the cache's spare page. MUTATES that page."""
-        grove = Grove(key.shape, spare.shapes, np.zeros(1, np.int64))
-        layout = self._layout(key.shape, key.num_sessions)
-        stop, _ = self._fill(self._arena.stage(), spare, grove, layout, _NO_LISTS)
-        self._arena.send(self._arena.middle, stop)
-        growth = self._growth(key, layout)
-        self._captured[key] = replace(growth, launch=capture(growth.launch))
+        grove = Grove(key[0], np.zeros(1, np.int64))
+        grown = self._fill(self._arena.stage(), spare, Trees(grove, spare.shapes))
+        self._arena.send(self._arena.middle, grown.stop)
+        growth = self._growth(*key)
+        self._captured[key] = _Growth(growth.trees, capture(growth.launch))
 
-    def stop(self, grove: Grove) -> int:
-        """The byte of the arena behind its tables, where lists of pages may begin."""
-        return self._layout_of(grove).stop
+    def fill(self, stage: np.ndarray, batch: ExtendBatch, trees: Trees) -> StagedGrowth:
+        """MUTATES the arena's stage; its launch MUTATES the cache past the sessions' rows."""
+        grown = self._fill(stage, batch, trees)
+        laid_out, places = trees.grove
+        growth = self._captured.get((laid_out, grown.is_noised)) or self._growth(laid_out, grown.is_noised)
+        nodes, count = growth.trees.nodes, len(places)
+        return StagedGrowth(grown.stop, growth.launch, nodes if count == laid_out.num_sessions else nodes[:count])
 
-    def fill(
-        self, stage: np.ndarray, batch: ExtendBatch, grove: Grove, *, page_indptr: int = _NO_LISTS
-    ) -> StagedGrowth:
-        """MUTATES the arena's stage; its launch MUTATES the cache past the sessions' rows.
-
-        page_indptr: the byte of the lists of pages of all sessions of the batch, where these grow and the lists have
-        their scratch nodes' pages.
-        """
-        layout = self._layout_of(grove)
-        stop, is_noised = self._fill(stage, batch, grove, layout, page_indptr)
-        key = GrowthKey(grove.shape, layout.num_sessions, is_noised)
-        growth = self._captured.get(key) or self._growth(key, layout)
-        nodes, count = growth.trees.nodes, len(grove.places)
-        return StagedGrowth(stop, growth.launch, nodes if count == layout.num_sessions else nodes[:count])
-
-    def _buckets(self, shape: GrowthShape) -> list[int]:
-        most = self.max_group(shape)
-        buckets = self._bucket_sizes.get(most)
-        if buckets is None:
-            buckets = self._bucket_sizes[most] = [*(2**i for i in range(most.bit_length()) if 2**i < most), most]
-        return buckets
-
-    def _layout_of(self, grove: Grove) -> _Layout:
-        buckets = self._buckets(grove.shape)
-        return self._layout(grove.shape, buckets[bisect_left(buckets, len(grove.places))])
-
-    def _layout(self, shape: GrowthShape, num_sessions: int) -> _Layout:
-        layout = self._layouts.get((shape, num_sessions))
-        if layout is None:
-            rule = self._planner.rule
-            numbers = growth_layout(
-                rule, num_sessions, topk=shape.topk, num_scratch=shape.num_scratch, start=self._arena.middle
-            )
-            layout = _Layout(
-                num_sessions, np.array([*numbers]), growth_stop(numbers), rule.rows_for(shape.topk), numbers
-            )
-            if len(self._layouts) == _MAX_LAYOUTS:
-                self._layouts.clear()
-            self._layouts[shape, num_sessions] = layout
-        return layout
-
-    def _fill(
-        self, stage: np.ndarray, batch: ExtendBatch, grove: Grove, layout: _Layout, page_indptr: int
-    ) -> tuple[int, bool]:
-        """The byte behind what is to be sent, and whether a session samples."""
+    def _fill(self, stage: np.ndarray, batch: ExtendBatch, trees: Trees) -> Grown:
         held = batch.held
-        wishes = Wishes(grove.shapes, held.seed, held.temperature, min_scores())
-        grown = growth_tables(
+        laid_out, places = trees.grove
+        wishes = Wishes(trees.shapes, held.seed, held.temperature, self._min_scores)
+        return growth_tables(
             stage,
-            layout.array,
+            laid_out.array,
             batch.rows,
-            growth=Growth(wishes, grove.places, page_indptr, layout.variant),
-            at=PageLists(self._arena.middle, layout.stop),
+            growth=Growth(wishes, places, trees.page_indptr, laid_out.variant),
+            at=PageLists(self._arena.middle, laid_out.stop),
             room=self._room,
         )
-        return grown.stop, bool(grown.is_noised)
 
-    def _growth(self, key: GrowthKey, layout: _Layout) -> _Growth:
-        shape, num_sessions, numbers = key.shape, key.num_sessions, layout.numbers
+    def _growth(self, laid_out: LaidOut, is_noised: bool) -> _Growth:
+        shape, num_sessions, numbers = laid_out.shape, laid_out.num_sessions, laid_out.numbers
         num_columns = NUM_GROWTH_COLUMNS + shape.num_scratch
         columns = self._arena.int64(numbers.columns, num_columns * num_sessions).view(num_columns, num_sessions)
         places, roots, committed_len, num_steps, topk, num_nodes, seed, temperature, min_score = columns[
@@ -193,8 +132,8 @@ class GrowthForward:
             target_ids=self._model.all_target_ids,
         )
         trees = GrowingTrees.allocate(shape, inputs, self._rows)
-        noise = SessionNoise(seed, temperature.view(torch.float64), committed_len) if key.is_noised else None
-        plan = self._planner.plan(self._tables(numbers), num_sessions * shape.topk, layout.variant)
+        noise = SessionNoise(seed, temperature.view(torch.float64), committed_len) if is_noised else None
+        plan = self._planner.plan(self._tables(numbers), num_sessions * shape.topk, laid_out.variant)
         return _Growth(trees, partial(self._launch, trees, places, noise, plan))
 
     def _tables(self, layout: GrowthLayout) -> AttentionTables:
@@ -239,19 +178,7 @@ class GrowthForward:
         return rank_noised(self._model, logits, noise, width)
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Growths of one shape, of so many sessions. variant: of attention; stop: the byte behind the tables."""
-
-    num_sessions: int
-    array: np.ndarray  # int64, a GrowthLayout
-    stop: int
-    variant: int
-    numbers: GrowthLayout
-
-
-@dataclass(frozen=True, slots=True)
-class _Growth:
+class _Growth(NamedTuple):
     """A growth at fixed addresses."""
 
     trees: GrowingTrees

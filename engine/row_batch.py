@@ -13,6 +13,7 @@ from engine.extend_batch import ExtendBatch, joined
 from engine.pages import slots_at
 from engine.ragged import indptr
 from kernels.ops import AttentionBatch
+from kernels.round_tables import SessionRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,18 +31,18 @@ class RowBatch:
 
 def split_rows(batch: ExtendBatch, max_rows: int) -> Iterator[RowBatch]:
     """The rows of all sessions, in order, at most max_rows a forward."""
-    num_rows = len(batch.tokens)
-    stops = batch.num_rows.cumsum()
-    starts = stops - batch.num_rows
+    rows, num_rows = batch.rows, len(batch.rows.tokens)
+    stops = rows.num_rows.cumsum()
+    starts = stops - rows.num_rows
     features = joined(batch.features)
     for first in range(0, num_rows, max_rows):
         last = min(first + max_rows, num_rows)
         began, ended = starts.clip(first, last), stops.clip(first, last)
         places = (ended > began).nonzero()[0]
-        base_len = (batch.base_len + began - starts)[places]
+        base_len = (rows.base_len + began - starts)[places]
         part = slice(first, last)
         pieces = _Pieces(places, base_len, (ended - began)[places])
-        yield _row_batch(batch, pieces, tokens=batch.tokens[part], features=features[part])
+        yield _row_batch(rows._replace(tokens=rows.tokens[part]), pieces, features[part])
 
 
 class Pages(NamedTuple):
@@ -89,11 +90,11 @@ class _Pieces(NamedTuple):
     counts: np.ndarray
 
 
-def _row_batch(batch: ExtendBatch, pieces: _Pieces, *, tokens: np.ndarray, features: Tensor) -> RowBatch:
-    """One ragged causal forward."""
+def _row_batch(rows: SessionRows, pieces: _Pieces, features: Tensor) -> RowBatch:
+    """One ragged causal forward. rows: with the tokens of these pieces alone."""
     places, base_len, counts = pieces
-    held, seats = batch.held, batch.seats[places]
-    pages = first_pages(held.page_ids[seats], base_len + counts, held.page_size)
+    tokens, seats = rows.tokens, rows.seats[places]
+    pages = first_pages(rows.page_ids[seats], base_len + counts, rows.page_size)
     q_indptr = indptr(counts)
     starts, stops = q_indptr[:-1], q_indptr[1:]
     positions = np.arange(len(tokens)) + (base_len - starts).repeat(counts)
@@ -101,7 +102,7 @@ def _row_batch(batch: ExtendBatch, pieces: _Pieces, *, tokens: np.ndarray, featu
         tokens=tokens,
         features=features,
         positions=positions,
-        slots=slots_at(held.page_ids, seats.repeat(counts), positions, held.page_size),
+        slots=slots_at(rows.page_ids, seats.repeat(counts), positions, rows.page_size),
         last_rows=stops - np.int64(1),
         places=places,
         attention=AttentionBatch(
