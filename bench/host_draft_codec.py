@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.host_draft_model import HIDDEN, VOCAB
-from draft_service.codec import Edge, RoundDecoder, encode_replies
+from draft_service.codec import Edge, RoundDecoder, pack_replies
 from draft_service.events import RoundMessage
 from draft_service.replies import StreamReplies
 from paceline.round_codec import encode_extend
@@ -23,4 +23,4 @@ def decode(raw: bytearray, *, stream: int, target: int) -> RoundMessage:
 
 
 def encode(replies: StreamReplies) -> bytes:
-    return encode_replies(replies, 1).SerializeToString()
+    return pack_replies(replies, 1)

@@ -13,7 +13,7 @@ from draft_service.info import DraftInfo
 from draft_service.lane_door import LaneOffer
 from draft_service.load import LoadFigures
 from draft_service.replies import SessionCode, SessionReply, StreamReplies, SyncReply, TreeReplies
-from kernels.round_wire import ExtendFrame, read_extend
+from kernels.round_wire import ExtendFrame, TreeNumbers, read_extend, write_trees
 from paceline import __version__
 from paceline.codec import decode_sampling_params, decode_token_ids, encode_tree_shape
 from paceline.errors import InvalidInputError, MismatchError, PacelineError, WireError
@@ -138,6 +138,19 @@ def encode_replies(replies: StreamReplies, incarnation: int) -> draft_pb2.Specul
     if columns:
         fill_verify(response.verify, verify_columns(TreeReplies.join(columns)), incarnation)
     return response
+
+
+def pack_replies(replies: StreamReplies, incarnation: int) -> bytes:
+    """The bytes of ``encode_replies``."""
+    columns = [reply for reply in replies if isinstance(reply, TreeReplies)]
+    if columns and len(columns) == len(replies):
+        answers = TreeReplies.join(columns)
+        trees = answers.trees
+        numbers = answers.session, answers.round, answers.committed_len, trees.num_nodes, trees.tokens, trees.parents
+        payload = write_trees(incarnation, TreeNumbers(*numbers))
+        if payload is not None:
+            return payload
+    return encode_replies(replies, incarnation).SerializeToString()
 
 
 def verify_columns(replies: TreeReplies) -> VerifyColumns:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from draft_service.codec import RoundDecoder, encode_replies
+from draft_service.codec import RoundDecoder, pack_replies
 from draft_service.events import Event, RoundMessage
 from draft_service.lane_door import LaneDoor, LaneOffer
 from draft_service.replies import Replies, StreamReplies
@@ -118,7 +118,7 @@ class RoundLane:
 
     def encode(self, item: StreamReplies | WaitingReplies) -> tuple[bytes]:
         replies = item.take() if isinstance(item, WaitingReplies) else item
-        return (encode_replies(replies, self._terms.incarnation).SerializeToString(),)
+        return (pack_replies(replies, self._terms.incarnation),)
 
     def merge(
         self, waiting: StreamReplies | WaitingReplies | None, item: StreamReplies | WaitingReplies

@@ -1,4 +1,4 @@
-"""A round's message from bytes to columns, by one call of C where the extension was built."""
+"""A round's messages from and to bytes, by one call of C each where the extension was built."""
 
 from __future__ import annotations
 
@@ -41,3 +41,22 @@ def read_extend(payload: bytes | bytearray, vocab_size: int) -> ExtendFrame | No
     numbers = np.frombuffer(columns, np.int64, _NUM_COLUMNS * count).reshape(_NUM_COLUMNS, count)
     tokens = np.frombuffer(columns, np.int32, rows, _NUM_COLUMNS * count * 8)
     return ExtendFrame(incarnation, numbers, tokens, dtype, width, memoryview(payload)[start:stop], bool(is_one_shape))
+
+
+class TreeNumbers(NamedTuple):
+    """Trees of sessions [b], laid end to end."""
+
+    session: np.ndarray  # uint64
+    round: np.ndarray  # int64
+    base_committed_len: np.ndarray  # int64
+    num_nodes: np.ndarray  # int64
+    tokens: np.ndarray  # int32 [nodes]
+    parents: np.ndarray  # int32 [nodes], local indices, the root's -1
+
+
+def write_trees(incarnation: int, trees: TreeNumbers) -> bytes | None:
+    """A SpeculateResponse that holds these as its VerifyInput and nothing else. None without the extension."""
+    if _native is None:
+        return None
+    payload: bytes = _native.write_verify(incarnation, *trees)
+    return payload

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernels.round_wire import ExtendFrame, read_extend
+from kernels.round_wire import ExtendFrame, TreeNumbers, read_extend, write_trees
 from paceline.v1 import common_pb2, draft_pb2
 
 VOCAB = 50_000
@@ -81,6 +81,34 @@ def test_of_broken_bytes_it_reads_what_protobuf_reads_or_nothing() -> None:
             read += 1
             assert_same(frame, draft_pb2.SpeculateRequest.FromString(bytes(payload)))
     assert read > 100
+
+
+def test_trees_are_written_as_protobuf_writes_them() -> None:
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        count = int(rng.integers(0, 6))
+        num_nodes = rng.integers(1, 20, count)
+        nodes = int(num_nodes.sum())
+        trees = TreeNumbers(
+            session=rng.integers(0, 2**64, count, np.uint64) >> np.uint64(rng.integers(0, 60)),
+            round=rng.integers(0, 2**32, count),
+            base_committed_len=rng.integers(0, 2**20, count),
+            num_nodes=num_nodes,
+            tokens=rng.integers(0, 2**31, nodes).astype(np.int32),
+            parents=rng.integers(-1, 64, nodes).astype(np.int32),
+        )
+        incarnation = int([0, 1, 2**64 - 1][seed % 3])
+        message = draft_pb2.SpeculateResponse()
+        verify = message.verify
+        verify.SetInParent()
+        verify.incarnation = incarnation
+        verify.session.extend(trees.session.tolist())
+        verify.round.extend(trees.round.tolist())
+        verify.base_committed_len.extend(trees.base_committed_len.tolist())
+        verify.num_tokens_per_req.extend(trees.num_nodes.tolist())
+        verify.draft_token.extend(trees.tokens.tolist())
+        verify.parents.extend(trees.parents.tolist())
+        assert write_trees(incarnation, trees) == message.SerializeToString()
 
 
 @pytest.mark.parametrize(

@@ -9,44 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "buffers.h"
 #include "tables.h"
-
-#define MAX_BUFFERS 16
-
-typedef struct {
-    Py_buffer views[MAX_BUFFERS];
-    int count;
-} Buffers;
-
-static void release(Buffers *buffers) {
-    while (buffers->count) PyBuffer_Release(&buffers->views[--buffers->count]);
-}
-
-/* The next argument as a C-contiguous array; NULL with an exception set where it is another. */
-static Py_buffer *array(Buffers *buffers, PyObject *object, Py_ssize_t item_size, int ndim, int flags) {
-    Py_buffer *view = &buffers->views[buffers->count];
-    if (PyObject_GetBuffer(object, view, PyBUF_ND | flags) != 0) return NULL;
-    buffers->count++;
-    if (view->itemsize == item_size && view->ndim == ndim) return view;
-    PyErr_Format(PyExc_TypeError, "an array of %d dimensions and %zd bytes an item is expected, not of %d and %zd", ndim,
-                 item_size, view->ndim, view->itemsize);
-    return NULL;
-}
-
-/* Reads exactly count integers; returns 0 with an exception set where one is none. */
-static int integers(PyObject *const *args, int64_t *values, int count) {
-    for (int i = 0; i < count; i++) {
-        values[i] = PyLong_AsLongLong(args[i]);
-        if (values[i] == -1 && PyErr_Occurred()) return 0;
-    }
-    return 1;
-}
-
-static int has_count(Py_ssize_t given, Py_ssize_t count) {
-    if (given == count) return 1;
-    PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd", count, given);
-    return 0;
-}
 
 static int64_t ceil_div(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
@@ -651,6 +615,7 @@ PyMethodDef table_methods[] = {
     {"copy_buffer", (PyCFunction)(void (*)(void))py_copy_buffer, METH_FASTCALL, NULL},
     {"take_round", (PyCFunction)(void (*)(void))py_take_round, METH_FASTCALL, NULL},
     {"read_extend", (PyCFunction)(void (*)(void))py_read_extend, METH_FASTCALL, NULL},
+    {"write_verify", (PyCFunction)(void (*)(void))py_write_verify, METH_FASTCALL, NULL},
     {"survey", (PyCFunction)(void (*)(void))py_survey, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -5,3 +5,5 @@
 extern PyMethodDef table_methods[];
 
 PyObject *py_read_extend(PyObject *self, PyObject *const *args, Py_ssize_t given);
+
+PyObject *py_write_verify(PyObject *self, PyObject *const *args, Py_ssize_t given);

@@ -1,6 +1,7 @@
-/* An ExtendInput that fills a SpeculateRequest, from its bytes to columns; kernels/round_wire.py is Python's face.
+/* An ExtendInput that fills a SpeculateRequest, from its bytes to columns, and a VerifyInput that fills a
+ * SpeculateResponse, from columns to its bytes; kernels/round_wire.py is Python's face.
  *
- * It knows what protobuf writes: every field once, repeated numbers packed. Whatever else comes is left to protobuf. */
+ * The reader knows what protobuf writes: every field once, repeated numbers packed. Whatever else comes is left to protobuf. */
 
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
@@ -8,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "buffers.h"
 #include "tables.h"
 
 /* Field numbers of protos/paceline/v1. */
@@ -144,5 +146,63 @@ other:
 done:
     Py_XDECREF(columns);
     PyBuffer_Release(&payload);
+    return result;
+}
+
+/* Field numbers of a SpeculateResponse and of its VerifyInput, whose first is the incarnation, a number. */
+enum { VERIFY = 2, NUM_VERIFY_COLUMNS = 6 };
+
+static size_t size_of(uint64_t value) {
+    size_t size = 1;
+    for (; value > 0x7f; value >>= 7) size++;
+    return size;
+}
+
+static uint8_t *put(uint8_t *at, uint64_t value) {
+    for (; value > 0x7f; value >>= 7) *at++ = (uint8_t)(value | 0x80);
+    *at++ = (uint8_t)value;
+    return at;
+}
+
+/* Signed numbers travel as the 64 bits of their two's complement. */
+static uint64_t value_at(const Py_buffer *numbers, Py_ssize_t i) {
+    return numbers->itemsize == 8 ? ((const uint64_t *)numbers->buf)[i]
+                                  : (uint64_t)(int64_t)((const int32_t *)numbers->buf)[i];
+}
+
+/* write_verify(incarnation, session, round, base_committed_len, num_nodes, tokens, parents) */
+PyObject *py_write_verify(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    Buffers buffers = {.count = 0};
+    PyObject *result = NULL;
+    size_t sizes[NUM_VERIFY_COLUMNS], total = 0;
+    if (!has_count(given, NUM_VERIFY_COLUMNS + 1)) return NULL;
+    const uint64_t incarnation = PyLong_AsUnsignedLongLong(args[0]);
+    if (PyErr_Occurred()) return NULL;
+    if (incarnation) total = 1 + size_of(incarnation);
+    for (int i = 0; i < NUM_VERIFY_COLUMNS; i++) {
+        const Py_buffer *numbers = array(&buffers, args[i + 1], i < 4 ? 8 : 4, 1, 0);
+        if (!numbers) goto done;
+        sizes[i] = 0;
+        for (Py_ssize_t n = 0; n < numbers->shape[0]; n++) sizes[i] += size_of(value_at(numbers, n));
+        if (sizes[i]) total += 1 + size_of(sizes[i]) + sizes[i];
+    }
+    result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(1 + size_of(total) + total));
+    if (!result) goto done;
+    uint8_t *at = (uint8_t *)PyBytes_AsString(result);
+    *at++ = VERIFY << 3 | BYTES;
+    at = put(at, total);
+    if (incarnation) {
+        *at++ = 1 << 3 | VARINT;
+        at = put(at, incarnation);
+    }
+    for (int i = 0; i < NUM_VERIFY_COLUMNS; i++) {
+        if (!sizes[i]) continue;
+        *at++ = (uint8_t)((i + 2) << 3 | BYTES);
+        at = put(at, sizes[i]);
+        const Py_buffer *numbers = &buffers.views[i];
+        for (Py_ssize_t n = 0; n < numbers->shape[0]; n++) at = put(at, value_at(numbers, n));
+    }
+done:
+    release(&buffers);
     return result;
 }
