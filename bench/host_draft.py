@@ -2,12 +2,12 @@
 
     OMP_NUM_THREADS=1 python -m bench.host_draft --sessions 1 64 256 --pause-ms 0
 
-"decode": bytes to what the engine takes, as its thread reads them; "apply": into the sessions; "rows": from there to the
-launch of the committed rows' forward, with the tables of the trees' growth, which travel along; "grow": to its launch;
-"commit": the sessions' update, while the device computes; "answer": from the trees' arrival to the answers; "encode": from
-there to bytes; "note": what is left for watchers. "critical" is what a target waits for: all but commit and note.
-Microseconds of CPU a round: lower quartiles. Between two rounds others have the caches for --pause-ms, as while a target
-verifies: with 5 a round of one session takes up to three times as long as with 0.
+"decode": bytes to what the engine takes, as its thread reads them; "apply": into the sessions; "rows": from there to
+the launch of the committed rows' forward, with the tables of the trees' growth, which travel along; "grow": to its
+launch; "commit": the sessions' update, while the device computes; "answer": from the trees' arrival to the answers;
+"encode": from there to bytes; "note": what is left for watchers. "critical" is what a target waits for: all but commit
+and note. Microseconds of CPU a round: lower quartiles. Between two rounds others have the caches for --pause-ms, as
+while a target verifies: with 5 a round of one session takes up to three times as long as with 0.
 """
 
 from __future__ import annotations
