@@ -12,6 +12,8 @@ from engine.tree_links import links_of
 from kernels.ops import AttentionBatch, TreeBatch
 from paceline.tree import DraftTree
 
+_FEW_ROWS = 64  # up to here a list is faster
+
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
@@ -38,7 +40,8 @@ class StepPlan:
     @property
     def num_drawn(self) -> int:
         """Trees of the step before whose tokens are wanted: the first ones, up to the last that is."""
-        return max(0, -int(self.tokens.min(initial=0)))
+        tokens = self.tokens
+        return max(0, -min(tokens.tolist()) if 0 < len(tokens) <= _FEW_ROWS else -int(tokens.min(initial=0)))
 
     def pack(self) -> np.ndarray:
         """int64, one dimension: page_size, batch_invariant, the length of each array, then the arrays."""

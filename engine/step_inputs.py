@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from engine.plan import StepPlan
+from kernels.step_trees import load_step_trees
 from kernels.upload import Upload
 
+_MAX_KEPT = 1024  # sizes
 _ALIGNMENT = 16  # int64 values, 128 bytes: kernels are compiled for aligned addresses
 
 
@@ -57,6 +60,13 @@ def host_tensors(plan: StepPlan) -> StepTensors:
     return StepTensors(*(torch.from_numpy(array).to(torch.int64) for array in _arrays(plan)))
 
 
+class _Kept(NamedTuple):
+    """What a StepSize alone decides."""
+
+    tensors: StepTensors
+    layout: np.ndarray  # int64 [3 a tensor]: start, length, padding
+
+
 class StepInputs:
     """A static buffer on the device, loaded through pinned memory; for steps on one stream.
 
@@ -68,13 +78,13 @@ class StepInputs:
         """num_values: of the largest StepSize."""
         self.num_values = num_values
         self._upload = Upload((num_values,), torch.int64, device)
-        self._paddings = (0, 0, spare_slot, 0, spare_slot, spare_slot)
+        self._paddings = (0, 0, 0, spare_slot, spare_slot, spare_slot)
+        self._step_trees = load_step_trees()
+        self._kept: dict[StepSize, _Kept] = {}
 
     def tensors(self, size: StepSize) -> StepTensors:
         """Of every step of that size."""
-        starts, lengths = _layout(size)
-        parts = zip(starts, lengths, strict=True)
-        return StepTensors(*(self._upload.tensor[start : start + length] for start, length in parts))
+        return self._of(size).tensors
 
     def load(self, plan: StepPlan, size: StepSize) -> None:
         """MUTATES the tensors of that size, and of others. The size must hold the plan's.
@@ -82,11 +92,30 @@ class StepInputs:
         Waits only where the copy of two loads ago has not been made yet.
         """
         assert size.holds(StepSize.of(plan)) and size.num_values <= self.num_values
-        staged = self._upload.stage_array()
-        for start, length, array, padding in zip(*_layout(size), _arrays(plan), self._paddings, strict=True):
-            staged[start : start + len(array)] = array
-            staged[start + len(array) : start + length] = padding
+        staged, layout = self._upload.stage_array(), self._of(size).layout
+        narrow = plan.tokens, plan.positions, plan.logit_rows
+        wide = plan.slots, plan.move_src, plan.move_dst
+        if self._step_trees is not None:
+            self._step_trees.stage(staged, layout, narrow, wide)
+        else:
+            for array, (start, length, padding) in zip((*narrow, *wide), layout.reshape(-1, 3).tolist(), strict=True):
+                staged[start : start + len(array)] = array
+                staged[start + len(array) : start + length] = padding
         self._upload.send(size.num_values)
+
+    def _of(self, size: StepSize) -> _Kept:
+        """Made once: a slice of a tensor takes longer than a column's copy."""
+        kept = self._kept.get(size)
+        if kept is None:
+            if len(self._kept) == _MAX_KEPT:
+                self._kept.clear()
+            starts, lengths = _layout(size)
+            parts = [self._upload.tensor[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+            tokens, positions, logit_rows, slots, move_src, move_dst = parts
+            tensors = StepTensors(tokens, positions, slots, logit_rows, move_src, move_dst)
+            layout = np.array(list(zip(starts, lengths, self._paddings, strict=True)), np.int64).reshape(-1)
+            kept = self._kept[size] = _Kept(tensors, layout)
+        return kept
 
 
 def _arrays(plan: StepPlan) -> tuple[np.ndarray, ...]:
@@ -95,8 +124,8 @@ def _arrays(plan: StepPlan) -> tuple[np.ndarray, ...]:
 
 @lru_cache(maxsize=1024)
 def _layout(size: StepSize) -> tuple[Sequence[int], Sequence[int]]:
-    """Start and length of each tensor in the buffer."""
-    lengths = [size.num_rows] * 3 + [size.num_nodes] + [size.num_moves] * 2
+    """Start and length of each tensor in the buffer: tokens, positions, logit rows, slots, moves."""
+    lengths = [size.num_rows] * 2 + [size.num_nodes, size.num_rows] + [size.num_moves] * 2
     starts, at = [], 0
     for length in lengths:
         starts.append(at)

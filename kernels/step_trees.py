@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import ModuleType
 from typing import NamedTuple
 
@@ -11,8 +10,7 @@ import numpy as np
 from kernels.ops import AttentionBatch, TreeBatch, WalkResult
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TreeTable:
+class TreeTable(NamedTuple):
     """The trees of many requests, laid end to end, and the table of pages in which each request has a row."""
 
     tokens: np.ndarray  # int32 [nodes]
@@ -24,8 +22,7 @@ class TreeTable:
     page_size: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TreeStep:
+class TreeStep(NamedTuple):
     """Node i of a tree: position committed_len + depth(i), KV in the slot of position committed_len + i."""
 
     positions: np.ndarray  # int32 [nodes]
@@ -94,6 +91,13 @@ class StepTrees:
     def commit(self, table: CommitTable, rows: CommitRows, walk: WalkResult, *, step: int) -> Advance:
         """As ``commit_walk``."""
         return Advance(*self._module.commit_walk(*table, *rows, walk.accept_length, walk.verified_id, step))
+
+    def stage(
+        self, stage: np.ndarray, layout: np.ndarray, narrow: tuple[np.ndarray, ...], wide: tuple[np.ndarray, ...]
+    ) -> None:
+        """MUTATES the stage, int64: columns int32 (narrow), then int64 (wide), each padded. layout: int64 [3 a column],
+        its start, its length and what pads it. Raises ValueError for what does not fit."""
+        self._module.stage_columns(stage, layout, narrow, wide)
 
 
 def commit_walk(table: CommitTable, rows: CommitRows, walk: WalkResult, *, step: int) -> Advance:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from target_service.draft_desk import DraftDesk
 from target_service.draft_orders import DraftOrders
@@ -16,8 +16,7 @@ MAX_SYNC_INFLIGHT = 8  # unacknowledged Sync messages of one link
 _HALVES_DIFFER = 1  # from the mean, at most: one that changes halves waits for the other's turn
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
+class Asking(NamedTuple):
     """What holds for all asks after one step."""
 
     now_s: float

@@ -8,7 +8,7 @@ from target_service.draft_asker import Asking
 from target_service.draft_orders import DraftOrders
 from target_service.events import Event, RowsSynced, TreesArrived
 from target_service.loop_parts import LoopParts
-from target_service.step_paths import StepPaths
+from target_service.step_paths import NO_PATHS, StepPaths
 
 _FOR_THE_NEXT_STEP = (TreesArrived, RowsSynced)  # after these the drafts are asked no sooner than after that step
 
@@ -22,7 +22,7 @@ class DraftCalls:
         self.has_sent = False  # orders by the event loop, which needs the interpreter's lock for them
         self._parts = parts
         self._send = send
-        self._paths = StepPaths()
+        self._paths = NO_PATHS
         self._has_asked = False  # since the last event that may make a request ask
 
     def note(self, events: Sequence[Event], *, is_idle: bool) -> None:

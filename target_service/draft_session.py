@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from paceline.tree import DraftTree
 from paceline.types import TreeShape
@@ -17,8 +17,7 @@ class TreeVerdict(enum.Enum):
     WRONG = "wrong"  # another length, root or size than asked: the draft is at fault
 
 
-@dataclass(frozen=True, slots=True)
-class ArrivedTree:
+class ArrivedTree(NamedTuple):
     """One entry of a VerifyInput."""
 
     round: int

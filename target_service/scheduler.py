@@ -54,8 +54,7 @@ class Schedule:
         return not (self.trees or self.missing or self.plain or self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(NamedTuple):
     """When a step is looked for."""
 
     now_s: float
@@ -122,8 +121,10 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> S
         ready, missing, plain = ([seq for seq in part if seq.key in chosen] for part in (ready, missing, plain))
         num_roots = limits.max_rows
     spare = limits.max_rows - num_roots
-    chunks = _chunks(prompts, min(spare, limits.chunked_prefill_size))
-    spare -= sum(chunk.stop - chunk.start for chunk in chunks)
+    chunks = []
+    if prompts:
+        chunks = _chunks(prompts, min(spare, limits.chunked_prefill_size))
+        spare -= sum(chunk.stop - chunk.start for chunk in chunks)
     return Schedule(_trees(ready, spare), missing, plain, chunks)
 
 
@@ -189,7 +190,8 @@ def _trees(ready: list[Sequence], spare: int) -> list[TreeTurn]:
         assert seq.draft is not None
         tree = seq.draft.take_tree()
         assert tree is not None
-        tree = first_nodes(tree, 1 + spare)
+        if tree.num_nodes > 1 + spare:
+            tree = first_nodes(tree, 1 + spare)
         spare -= tree.num_nodes - 1
         turns.append(TreeTurn(seq, tree))
     return turns

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class StepPaths:
+class StepPaths(NamedTuple):
     """Lists with an entry for each tree of the step, or flat ones. A request knows its tree (``drafted_tree``)."""
 
-    step: int = 0
-    roots: list[int] = field(default_factory=list)  # positions
-    stop_rows: list[int] = field(default_factory=list)  # past all of a tree's rows
-    starts: list[int] = field(default_factory=list)  # of a tree's path in the flat lists
-    rows: list[int] = field(default_factory=list)  # flat: of the positions [root, root + n)
-    tokens: list[int] = field(default_factory=list)  # flat: at the positions behind those
+    step: int
+    roots: list[int]  # positions
+    stop_rows: list[int]  # past all of a tree's rows
+    starts: list[int]  # of a tree's path in the flat lists
+    rows: list[int]  # flat: of the positions [root, root + n)
+    tokens: list[int]  # flat: at the positions behind those
+
+
+NO_PATHS = StepPaths(0, [], [], [], [], [])  # of no step

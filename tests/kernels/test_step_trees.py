@@ -106,3 +106,19 @@ def test_a_walk_that_does_not_fit_is_refused(step_trees, table_rows, base, accep
     rows = CommitRows(np.array(table_rows), np.array(base), np.array([9]))
     with pytest.raises(ValueError, match="do not fit"):
         step_trees.commit(commit_table(), rows, walk, step=1)
+
+
+def test_columns_are_staged_with_their_padding_and_nothing_past_it(step_trees):
+    stage = np.full(20, -7, np.int64)
+    layout = np.array([0, 4, 0, 8, 3, 9, 12, 2, 5])
+    narrow = np.array([3, 4, -1], np.int32), np.array([1], np.int32)
+    step_trees.stage(stage, layout, narrow, (np.array([2**40, 6]),))
+    assert stage.tolist() == [3, 4, -1, 0, *[-7] * 4, 1, 9, 9, -7, 2**40, 6, *[-7] * 6]
+    for wrong in (
+        [0, 2, 0, 8, 3, 9, 12, 2, 5],
+        [0, 4, 0, 18, 3, 9, 12, 2, 5],
+        [-1, 4, 0, 8, 3, 9, 12, 2, 5],
+        [0, 4, 0],
+    ):
+        with pytest.raises(ValueError, match="column"):
+            step_trees.stage(stage, np.array(wrong), narrow, (np.array([2**40, 6]),))

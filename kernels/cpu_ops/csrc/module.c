@@ -440,6 +440,7 @@ static PyMethodDef methods[] = {
     {"plan_trees", (PyCFunction)(void (*)(void))plan_trees, METH_FASTCALL, plan_trees_doc},
     {"pack_columns", (PyCFunction)(void (*)(void))pack_columns, METH_FASTCALL, pack_columns_doc},
     {"read_trees", (PyCFunction)(void (*)(void))read_trees, METH_FASTCALL, read_trees_doc},
+    {"stage_columns", (PyCFunction)(void (*)(void))stage_columns, METH_FASTCALL, stage_columns_doc},
     {"isas", isas, METH_NOARGS, isas_doc},
     {NULL, NULL, 0, NULL},
 };

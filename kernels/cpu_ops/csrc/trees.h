@@ -234,3 +234,43 @@ static PyObject *commit_walk(PyObject *Py_UNUSED(self), PyObject *const *args, P
     Py_XDECREF(starts);
     return result;
 }
+
+PyDoc_STRVAR(stage_columns_doc,
+             "stage_columns(stage, layout, narrow, wide): writes columns of integers into the int64 stage, padded.\n"
+             "layout: int64, of each column where it starts, how long it is, and what pads it; narrow: a tuple of\n"
+             "int32 arrays, wide: one of int64 arrays, whose columns follow. ValueError for what does not fit.");
+
+/* One column; 0 with an exception set where it does not fit. */
+static int stage_column(PyObject *object, int item_size, const Py_buffer *stage, const int64_t *layout) {
+    Arrays arrays;
+    if (!take_arrays(&arrays, &object, &item_size, 1, 1)) return 0;
+    const int64_t start = layout[0], length = layout[1], padding = layout[2], count = length_of(&arrays, 0);
+    const int fits = start >= 0 && count <= length && length <= stage->len / 8 - start;
+    const void *values = arrays.views[0].buf;
+    int64_t *column = fits ? (int64_t *)stage->buf + start : NULL;
+    for (int64_t i = 0; fits && i < count; i++)
+        column[i] = item_size == 4 ? ((const int32_t *)values)[i] : ((const int64_t *)values)[i];
+    for (int64_t i = count; fits && i < length; i++) column[i] = padding;
+    release_arrays(&arrays);
+    if (!fits) PyErr_Format(PyExc_ValueError, "a column of %lld does not fit the stage", (long long)count);
+    return fits;
+}
+
+static PyObject *stage_columns(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    static const int sizes[] = {8, 8};
+    Arrays arrays;
+    if (!has_count(given, 4)) return NULL;
+    const Py_ssize_t num_narrow = PyTuple_Size(args[2]), num_wide = PyTuple_Size(args[3]);
+    PyObject *const order[] = {args[1], args[0]};
+    if (num_narrow < 0 || num_wide < 0 || !take_arrays(&arrays, order, sizes, 2, 1)) return NULL;
+    const int64_t *layout = arrays.views[0].buf;
+    int done = length_of(&arrays, 0) == 3 * (num_narrow + num_wide);
+    if (!done) PyErr_SetString(PyExc_ValueError, "three numbers a column are expected");
+    for (Py_ssize_t i = 0; done && i < num_narrow; i++, layout += 3)
+        done = stage_column(PyTuple_GetItem(args[2], i), 4, &arrays.views[1], layout);
+    for (Py_ssize_t i = 0; done && i < num_wide; i++, layout += 3)
+        done = stage_column(PyTuple_GetItem(args[3], i), 8, &arrays.views[1], layout);
+    release_arrays(&arrays);
+    if (!done) return NULL;
+    Py_RETURN_NONE;
+}
