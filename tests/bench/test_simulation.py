@@ -98,13 +98,13 @@ def test_where_halves_pay_the_policy_gains_by_them_and_holds_still() -> None:
 
 
 @pytest.mark.parametrize("in_flight", [32, 256])
-def test_what_trees_cost_the_hosts_is_found_out_within_a_second_or_two(in_flight: int) -> None:
+def test_what_trees_cost_the_hosts_is_found_out_within_two_seconds(in_flight: int) -> None:
     """Neither service says at its warm-up what trees cost the hosts; here they make plain decoding the best."""
     of = dataclasses.replace(world("h200_8b"), tree_ms=0.15, rpc_session_ms=0.2)
-    load = steady(in_flight, 3.5)
+    load = steady(in_flight, 4.0)
     plain, adaptive = (Simulation(of, router).run(load) for router in (Fixed(None), SimAdaptive(of)))
-    assert adaptive.rate(0.0, 1.5) >= 0.75 * plain.rate(0.0, 1.5)
-    assert adaptive.rate(1.5, 3.5) >= 0.95 * plain.rate(1.5, 3.5)
+    assert adaptive.rate(0.0, 2.0) >= 0.6 * plain.rate(0.0, 2.0)
+    assert adaptive.rate(2.0, 4.0) >= 0.95 * plain.rate(2.0, 4.0)
 
 
 def test_small_rounds_are_not_split_for_their_steps_would_take_twice_as_long() -> None:
@@ -144,7 +144,7 @@ def test_open_arrivals_are_served_as_they_come() -> None:
 def test_adaptive_is_as_fast_as_the_best_fixed_on_a_gpu(in_flight: int) -> None:
     of = world("h200_8b")
     is_near = in_flight in (8, 32)  # there several trees, or none, are as good as each other within 5 %
-    after_s = 4.0 if is_near else 1.0
+    after_s = 4.0 if is_near else 2.0  # a target tries halves meanwhile, some 40 rounds
     load = steady(in_flight, after_s + (4.0 if in_flight < 64 else 2.0))
     assert rate(of, SimAdaptive(of), load, after_s=after_s) >= 0.97 * best_fixed(of, load, after_s)
 
