@@ -12,7 +12,9 @@ from draft_service.replies import Replies, SessionCode, each_reply
 from draft_service.rows import Rows
 from draft_service.session import Ask
 from draft_service.sessions import SessionTable
+from draft_service.step_batch import StepBatch
 from engine.pages import PageAllocator
+from kernels import round_tables
 from paceline.rounds import RawTensor
 from paceline.types import SamplingParams, TreeShape
 
@@ -23,9 +25,9 @@ SHAPE = TreeShape(3, 1, 4)
 class Bench:
     """A table and what it answered."""
 
-    def __init__(self, *, num_pages: int = 64, max_sessions: int = 8) -> None:
+    def __init__(self, *, num_pages: int = 64, max_sessions: int = 8, context_length: int = 512) -> None:
         self.allocator = PageAllocator(num_pages, PAGE_SIZE)
-        self.table = SessionTable(self.allocator, max_sessions=max_sessions, context_length=512)
+        self.table = SessionTable(self.allocator, max_sessions=max_sessions, context_length=context_length)
 
     def open(self, session: int, *, target: int = 7, stream: int = 1, max_len: int = 64) -> SessionCode:
         replies = Replies()
@@ -177,3 +179,64 @@ def test_rounds_beyond_a_steps_rows_wait_for_the_next() -> None:
         session.commit(work)
         bench.table.settle(session)
     assert [session.key.session for session, _ in pick_work(bench.table.line, limits).rounds] == [3]
+
+
+def _random_round(rng: np.random.Generator, table: SessionTable) -> StepBatch:
+    """Of sessions that are open or not, mostly once each; most of them bring their next rows for their next round."""
+    numbers = rng.permutation(8)[: rng.integers(1, 7)].astype(np.uint64)
+    if rng.random() < 0.1:
+        numbers[-1] = numbers[0]
+    seat = table.seats(7, numbers)
+    due, newest = table.columns.arrived_len[seat], table.columns.newest_round[seat]
+    odd = rng.random((4, len(numbers))) < 0.05
+    num_rows = np.where(odd[0], rng.integers(0, 9, len(numbers)), rng.integers(1, 5, len(numbers)))
+    return StepBatch(
+        seat=seat,
+        session=numbers,
+        round=np.maximum(newest, 0) + np.where(odd[1], 0, 1),
+        base_len=np.maximum(due + np.where(odd[2], rng.choice([-1, 2]), 0), 0),
+        num_rows=num_rows,
+        shapes=np.array([[3], [1], [4], [0]]) * ~odd[3],
+        arrived_s=np.zeros(len(numbers)),
+        tokens=np.zeros(num_rows.sum(), np.int32),
+        features=(torch.zeros(int(num_rows.sum()), 1),),
+    )
+
+
+def _run(table: SessionTable) -> None:
+    """All that waits, as a step does."""
+    picked = pick_work(table.line, StepLimits(512, 64))
+    for entry, asks in picked.asks:
+        table.commit(entry, asks)
+        table.columns.keep_last_rows(asks.seat, lambda _: _rows(1))
+    for session, work in [*picked.rounds, *picked.bulk]:
+        session.commit(work)
+        table.columns.keep_last_rows(np.array([session.seat]), lambda _: _rows(1))
+        table.settle(session)
+
+
+def test_a_round_is_taken_in_alike_with_and_without_the_extension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some sessions come to their context's end."""
+    rng = np.random.default_rng(5)
+    by_call, by_arrays = (Bench(num_pages=256, context_length=400) for _ in range(2))
+    for session in range(6):
+        assert by_call.open(session, max_len=400) is by_arrays.open(session, max_len=400)
+    for _ in range(400):
+        batch = _random_round(rng, by_call.table)
+        answers = []
+        for bench, native in ((by_call, round_tables._native), (by_arrays, None)):
+            replies = Replies()
+            with monkeypatch.context() as patch:
+                patch.setattr(round_tables, "_native", native)
+                bench.table.extend_all(batch, 7, stream=1, replies=replies, max_rows=5)
+            answers.append(list(each_reply(replies.by_stream.get(1, []))))
+        assert answers[0] == answers[1]
+        seats = np.arange(6)
+        assert [column.tolist() for column in by_call.table.columns.facts(seats)] == [
+            column.tolist() for column in by_arrays.table.columns.facts(seats)
+        ]
+        assert len(by_call.table.line) == len(by_arrays.table.line)
+        if rng.random() < 0.8:
+            _run(by_call.table)
+            _run(by_arrays.table)
+    assert 0 < len(by_call.table) == len(by_arrays.table) < 6
