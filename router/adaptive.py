@@ -12,8 +12,8 @@ from paceline.types import TreeShape, shape_at
 from router.acceptance import AcceptanceModel, RoundsSeen
 from router.attendance import Attendance
 from router.cost_model import CostModel
+from router.crowd import Prompts
 from router.following import Following
-from router.goodput import Prompts
 from router.hindsight import Hindsight
 from router.plan_rows import PlannerSettings
 from router.planner import Situation, TargetPlanner
@@ -23,7 +23,7 @@ from router.step_report import StepReport
 
 PLAN_INTERVAL_S = 0.1  # between two looks at the plan; one takes a millisecond or two
 
-_RATE_S = 1.0  # over which prompts are counted
+_RATE_S = 3.0  # over which prompts are counted
 _OBSERVE_INTERVAL_S = 0.01  # between two steps whose times are learnt from
 _WARM_S = 1.0  # after its last tree a draft may have to catch up first, which says little about the next ones
 _LEAST_JOINED = 0.25  # share of the requests that still have trees, for which all wait until these are off as well

@@ -20,6 +20,7 @@ from paceline.step_table import Floats
 from paceline.types import TreeShape
 from router.acceptance import Ints
 from router.cost_model import Costs
+from router.crowd import Crowd, Prompts
 from router.shape_menu import OFF, ShapeMenu
 from router.step_costs import Batch
 
@@ -30,24 +31,6 @@ _TREE_PRICES = np.array([0.0, 0.25, 0.5, 0.75, 1.0, 1.5])  # of a tree, whatever
 # distribution as wide, both in their standard deviations.
 _LARGER_MEAN, _LARGER_SCALE = 0.56, 0.46
 _PROMPT_TURNS = 1.5  # from one step to the next, until a request that comes has its first token
-
-
-@dataclass(frozen=True, slots=True)
-class Prompts:
-    """What arrives beside decoding: steps with prompt tokens a second, and their tokens."""
-
-    steps_per_s: float = 0.0
-    tokens_per_step: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Crowd:
-    """The requests of one target, by skill. share sums to 1; lengths are the acceptance model's at each skill."""
-
-    share: Floats  # [levels]
-    lengths: Floats  # [levels, shapes]
-    context_tokens: float  # of one request
-    num_drafts: int  # that the sessions are spread over
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +170,9 @@ class Goodput:
         others = Batch(sizes, sizes * crowd.context_tokens)
         step = self._costs.step_ms
         bare = step(work.rows, trees)
-        prompt_share = np.minimum(1.0, prompts.steps_per_s * (bare + work.wait) / 1e3)
         by_draft = self._costs.follow_ms * prompts.tokens_per_step * work.num_on / sizes
         by_prompt = step(work.rows + prompts.tokens_per_step, trees) - bare + by_draft
+        prompt_share = _share(prompts, bare + work.wait, by_prompt)
         verify = bare + prompt_share * by_prompt
         round_ms = verify + work.wait
         gain, turn_ms = np.ones_like(round_ms), round_ms
@@ -238,14 +221,20 @@ class Goodput:
         half = Batch(whole.requests / 2, whole.context_tokens / 2, whole.trees / 2, work.half_draft)
         bare = self._costs.step_ms(work.rows / 2, half)
         steps_ms = np.maximum(bare, (bare + work.half_wait) / 2)  # from one step to the next
-        prompt_share = np.minimum(1.0, prompts.steps_per_s * steps_ms / 1e3)
-        with_prompt = self._costs.step_ms(work.rows / 2 + prompts.tokens_per_step, half)
-        verify = bare + prompt_share * (with_prompt - bare + by_draft)
+        by_prompt = self._costs.step_ms(work.rows / 2 + prompts.tokens_per_step, half) - bare + by_draft
+        verify = bare + _share(prompts, steps_ms, by_prompt) * by_prompt
         spread = np.maximum(self._costs.wait_spread * work.half_wait, 1e-3)
         way = work.half_wait + self._costs.tree_ms * half.trees + _LARGER_MEAN * spread
         scale = _LARGER_SCALE * spread
         round_ms: Floats = 2.0 * verify + scale * np.logaddexp(0.0, (way - verify) / scale)
         return round_ms
+
+
+def _share(prompts: Prompts, between_ms: Floats, by_prompt: Floats) -> Floats:
+    """Of steps, those with prompts: each has as many as come from one step to the next, which they make longer."""
+    per_ms = prompts.steps_per_s / 1e3
+    share: Floats = np.minimum(1.0, per_ms * between_ms / np.maximum(1.0 - per_ms * by_prompt, 1e-3))
+    return share
 
 
 @dataclass(slots=True)

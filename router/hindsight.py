@@ -10,7 +10,8 @@ import numpy as np
 
 from router.acceptance import AcceptanceModel
 from router.cost_model import CostModel
-from router.goodput import Crowd, Goodput, Prompts
+from router.crowd import Crowd, Prompts
+from router.goodput import Goodput
 from router.shape_menu import OFF
 from router.step_report import StepReport
 from router.track_record import Stretch

@@ -11,7 +11,8 @@ from paceline.step_table import Floats
 from paceline.types import TreeShape
 from router.acceptance import Ints
 from router.cost_model import CostModel
-from router.goodput import Crowd, Goodput, Prompts, Rate
+from router.crowd import Crowd, Prompts
+from router.goodput import Goodput, Rate
 from router.shape_menu import OFF, ShapeMenu
 
 BATCHES = np.array([1.0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512])

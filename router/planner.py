@@ -11,7 +11,7 @@ from paceline.step_table import Floats
 from paceline.types import Rung
 from router.acceptance import PRIOR_STD, AcceptanceModel, Skills
 from router.cost_model import CostModel
-from router.goodput import Crowd, Prompts
+from router.crowd import Crowd, Prompts
 from router.plan_rows import SKILLS, PlannerSettings, PlanRows, row_at
 from router.rungs import Bounds, Ladder
 from router.shape_menu import OFF
@@ -73,7 +73,7 @@ class TargetPlanner:
         self._probe: Hashable | None = None
         self._probe_until_s = -np.inf
         self._probe_after_s = -np.inf
-        self._known_s = -np.inf  # when most requests speculated last, or one was probed
+        self._known_s = -np.inf  # when all requests speculated last, or one was probed
 
     @property
     def num_requests(self) -> int:
@@ -122,7 +122,7 @@ class TargetPlanner:
             self._revise(crowd, batch, situation.prompts, now_s)
         if self._probe is not None and now_s >= self._probe_until_s:
             self._probe = None
-        if 2 * len(plain) < len(self._members):
+        if self._members and not plain:
             self._known_s = now_s
         if self._probe is None and now_s >= self._probe_after_s:
             self._choose_probe(situation, plain, now_s)
@@ -170,7 +170,8 @@ class TargetPlanner:
             moves = not self._bounds.keeps(batch, plan.shapes)
         else:
             held = plan.rate(crowd, batch, prompts, here).goodput
-            moves = plan.rate(crowd, batch, prompts, ideal).goodput > (1.0 + self._settings.margin) * held
+            least = 1.0 + self._settings.margin + self._settings.patience
+            moves = plan.rate(crowd, batch, prompts, ideal).goodput > least * held
         if moves:
             self._bounds, changed = Bounds(batch), True
         row = self._bounds.row(batch)

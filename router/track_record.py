@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from router.shape_menu import OFF
 
 _PRIOR = 1.0  # weight of what is taken to be so before anything ran, where one stretch weighs 1
 # Of trees, for each doubling of the batch, in logarithms: the more requests, the more of them begin, end or wait for
-# others. One H200 before anything is learnt: 0.1 at 8 and 32 requests, 0.2 to 0.3 at 64.
+# others. Simulated with an H200's times, before anything is learnt: 0.1 at 32 requests, 0.2 to 0.3 at 64.
 _PRIOR_OFF = -0.03
 _MOST = 8.0  # weight of one cell
 _SAME = 0.35  # octaves of batch and of nodes within which stretches are of one cell
@@ -24,23 +24,19 @@ _MAX_CELLS = 32
 _REBASED = 3  # cells a look, in turns
 
 
-class Promise(Protocol):
-    """What the costs say today of one stretch."""
-
-    def __call__(self) -> float:
-        """Tokens a second."""
-
-
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What one choice gave for a while, nothing else running. growth: its number in the menu, or OFF."""
+    """What one choice gave for a while, nothing else running.
+
+    growth: its number in the menu, or OFF. promise: what the costs say of it by now, tokens a second.
+    """
 
     batch: float  # requests past their prompt
     growth: int
     joined: bool  # all that the target runs stepped together with the trees
     nodes: float  # a request, on average
     given: float  # tokens a second
-    promise: Promise
+    promise: Callable[[], float]
 
 
 @dataclass(slots=True)
@@ -51,7 +47,7 @@ class _Cell:
     nodes: float  # octaves
     off: float  # logarithm of what was given over what is promised
     weight: float
-    promise: Promise  # of the last stretch
+    promise: Callable[[], float]  # of the last stretch
     promised: float  # by it, as ``off`` has it
 
 

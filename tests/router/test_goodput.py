@@ -12,7 +12,8 @@ from paceline.types import TreeShape
 from router.acceptance import AcceptanceModel
 from router.cost_model import CostModel
 from router.cost_tables import ProposeTable
-from router.goodput import Crowd, Goodput, Prompts
+from router.crowd import Crowd, Prompts
+from router.goodput import Goodput
 from router.shape_menu import OFF, ShapeMenu
 from router.step_costs import TREE_MS, TREES_MS, Batch
 

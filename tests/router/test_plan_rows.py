@@ -9,7 +9,7 @@ from paceline.types import TreeShape
 from router.acceptance import AcceptanceModel
 from router.cost_model import CostModel
 from router.cost_tables import ProposeTable
-from router.goodput import Crowd, Prompts
+from router.crowd import Crowd, Prompts
 from router.plan_rows import SKILLS, PlannerSettings, PlanRows, row_at
 from router.shape_menu import ShapeMenu
 
