@@ -11,7 +11,7 @@ from draft_service.replies import SessionReply
 from draft_service.rows import Rows
 from engine.extend_batch import HeldSeats
 from engine.pages import HeldPages, pages_for
-from kernels.round_tables import RoundAsks, take_round
+from kernels.round_asks import RoundAsks, take_round
 from paceline.types import MAX_SCRATCH_NODES, SamplingParams
 
 IDLE, WAITING, ALONE = range(3)  # nothing waits; an ask within a WaitingAsks; whatever the Session itself holds

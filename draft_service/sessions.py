@@ -15,7 +15,7 @@ from draft_service.session_columns import ALONE, IDLE, WAITING, SessionColumns
 from draft_service.step_batch import StepBatch
 from draft_service.waiting_asks import WaitingAsks
 from engine.pages import OutOfPagesError, PageAllocator, PageTable
-from kernels.round_tables import RoundAsks
+from kernels.round_asks import RoundAsks
 from paceline.tracing import Span, Tracer
 from paceline.types import MAX_SCRATCH_NODES
 

@@ -24,7 +24,8 @@ from engine.round_arena import RoundArena
 from engine.tree_columns import TreeColumns
 from engine.tree_source import PendingTrees
 from kernels.growth import GrowthShape
-from kernels.round_tables import Piece, survey
+from kernels.round_asks import survey
+from kernels.round_tables import Piece
 from paceline.tree import DraftTree
 from paceline.types import MAX_SCRATCH_NODES, TreeShape
 

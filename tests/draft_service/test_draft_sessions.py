@@ -14,7 +14,7 @@ from draft_service.session import Ask
 from draft_service.sessions import SessionTable
 from draft_service.step_batch import StepBatch
 from engine.pages import PageAllocator
-from kernels import round_tables
+from kernels import round_asks
 from paceline.rounds import RawTensor
 from paceline.types import SamplingParams, TreeShape
 
@@ -224,10 +224,10 @@ def test_a_round_is_taken_in_alike_with_and_without_the_extension(monkeypatch: p
     for _ in range(400):
         batch = _random_round(rng, by_call.table)
         answers = []
-        for bench, native in ((by_call, round_tables._native), (by_arrays, None)):
+        for bench, native in ((by_call, round_asks._native), (by_arrays, None)):
             replies = Replies()
             with monkeypatch.context() as patch:
-                patch.setattr(round_tables, "_native", native)
+                patch.setattr(round_asks, "_native", native)
                 bench.table.extend_all(batch, 7, stream=1, replies=replies, max_rows=5)
             answers.append(list(each_reply(replies.by_stream.get(1, []))))
         assert answers[0] == answers[1]

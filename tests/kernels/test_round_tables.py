@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kernels.ops import AttentionBatch
+from kernels.round_asks import Survey, survey
 from kernels.round_tables import (
     ExtendLayout,
     Growth,
@@ -17,13 +18,11 @@ from kernels.round_tables import (
     Piece,
     Room,
     SessionRows,
-    Survey,
     Wishes,
     choose_rows,
     extend_tables,
     growth_tables,
     make_units,
-    survey,
 )
 from kernels.unit_rule import UnitRule
 
