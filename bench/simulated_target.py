@@ -121,7 +121,7 @@ class SimTarget:
             end_s=began_s,
             wait_ms=wait_ms,
             turnaround_ms=1e3 * max((r.answered_s - r.asked_s for r in with_tree), default=0.0),
-            is_plain=not any(map(self._speculates, due.turns)),
+            is_plain=world.overlaps and not any(map(self._speculates, due.turns)),
             is_queued=behind is not None and not due.is_ahead,
         )
         flight.end_s += self._device_ms(flight) / 1e3
