@@ -73,6 +73,7 @@ class Flight:
         return SteppedTrees(
             requests=requests,
             rows=self.rows,
+            prompt_tokens=self.num_prompt_tokens,
             trees=len(self.trees),
             nodes=sum(shape.num_draft_tokens for shape in self.trees),
             device_ms=(self.end_s - self.began_s) * 1e3,

@@ -127,9 +127,6 @@ class TargetPolicy:
             self._asked_s = now_s
             if self.joined:
                 self._attendance.observe(report.requests, report.drafted + num_late, now_s)
-                if not report.prefill_tokens:
-                    is_split = report.decoding - report.requests >= _LEAST_AWAY * report.decoding
-                    self.costs.halving.observe(is_split=is_split)
         self._had_prompts = report.prefill_tokens > 0
 
     def _observe(self, report: StepReport, num_late: int) -> None:

@@ -7,7 +7,6 @@ from typing import Protocol
 from paceline.step_table import Floats, StepTable
 from paceline.types import TreeShape
 from router.cost_tables import ProposeTable
-from router.halving import Halving
 from router.step_costs import Batch, StepCosts
 from router.track_record import TrackRecord
 from router.tree_costs import TreeCosts
@@ -18,7 +17,6 @@ class Costs(Protocol):
 
     follow_ms: float  # that a prompt's token costs beside its step, where a draft follows it on the target's own host
     overlaps: bool  # the target may verify one half's trees while the other half's are drafted
-    halving: Halving  # which way the target took, and what that corrects
     record: TrackRecord  # what choices gave over what these times promise of them
 
     def step_ms(self, rows: Floats, batch: Batch) -> Floats:
@@ -52,7 +50,6 @@ class CostModel:
         self.follow_ms = proposals.row_ms if shares_host else 0.0
         self.steps = StepCosts(steps, shares_host=shares_host)
         self.trees = TreeCosts(proposals, shares_host=shares_host)
-        self.halving = Halving()
         self.record = TrackRecord()
         self.hopeful: Costs = _Hopeful(self)
 
@@ -80,7 +77,6 @@ class _Hopeful:
     def __init__(self, costs: CostModel) -> None:
         self.follow_ms = costs.follow_ms
         self.overlaps = costs.overlaps
-        self.halving = costs.halving
         self.record = costs.record.hopeful()
         self._costs = costs
 

@@ -45,15 +45,13 @@ class Choice:
 class Rate:
     """Tokens a second of one choice: where all step together, and where plain requests and prompts step apart.
 
-    promised: the same by the costs alone, of so many requests at every moment. gain: of a round in halves, how many
-    times as long one at once takes, by the costs alone; 1 where a target has no choice.
+    promised: the same by the costs alone, of so many requests at every moment.
     """
 
     together: float
     apart: float
     promised_together: float
     promised_apart: float
-    gain: float
 
     @property
     def goodput(self) -> float:
@@ -102,7 +100,7 @@ class Goodput:
     def of(self, crowd: Crowd, batch: float, prompts: Prompts, shapes: Ints) -> Rate:
         """What one choice, [levels], gives at one batch size."""
         rated = self._rate(crowd, np.array([batch]), prompts, shapes[None])
-        ways = (rated.together, rated.apart, rated.promised_together, rated.promised_apart, rated.gain)
+        ways = (rated.together, rated.apart, rated.promised_together, rated.promised_apart)
         return Rate(*(float(way[0, 0]) for way in ways))
 
     def of_rows(self, crowd: Crowd, batches: Floats, prompts: Prompts, shapes: Ints) -> Floats:
@@ -175,12 +173,9 @@ class Goodput:
         prompt_share = _share(prompts, bare + work.wait, by_prompt)
         verify = bare + prompt_share * by_prompt
         round_ms = verify + work.wait
-        gain, turn_ms = np.ones_like(round_ms), round_ms
+        turn_ms = round_ms
         if work.half_wait is not None:
             halves = self._halves(trees, prompts, work, by_draft)
-            gain = round_ms / halves
-            whole, halves = round_ms * self._costs.halving.on_whole, halves * self._costs.halving.on_halves
-            round_ms = np.where(work.num_on >= 2, whole, round_ms)
             in_halves = (work.num_on >= 2) & (halves < round_ms)
             round_ms = np.where(in_halves, halves, round_ms)
             turn_ms = np.where(in_halves, halves / 2, round_ms)
@@ -200,7 +195,6 @@ class Goodput:
             apart=1e3 * apart / self._in_flight(sizes, prompts, alone_ms),
             promised_together=1e3 * together,
             promised_apart=1e3 * apart,
-            gain=gain,
         )
 
     def _in_flight(self, sizes: Floats, prompts: Prompts, turn_ms: Floats) -> Floats:
@@ -258,7 +252,6 @@ class _Rated:
     apart: Floats
     promised_together: Floats
     promised_apart: Floats
-    gain: Floats
 
     @property
     def goodput(self) -> Floats:

@@ -89,10 +89,9 @@ class PlanRows:
         better[0] = False
         self.shapes[better] = new.shapes[better]
         self._gains[better] = 0.0
-        factor = 1.0 + margin
         alone, levels = self._goodput.alone(crowd), np.arange(len(SKILLS))
         best = _best_of(alone)
-        gains = alone[levels, best] > factor[0] * alone[levels, self.shapes[0]]
+        gains = alone[levels, best] > (1.0 + margin[0]) * alone[levels, self.shapes[0]]
         self.shapes[0] = np.where(gains, best, self.shapes[0])
         return bool(better.any() or gains.any())
 
@@ -116,7 +115,7 @@ class PlanRows:
         is_same = bool((hope.shapes[0] == self.shapes[row]).all())
         if is_same or hope.goodput[0] <= factor * self.rate(crowd, BATCHES[row], prompts, row).goodput:
             return False
-        self.shapes[row] = hope.shapes[0]
+        self.shapes[row], self._gains[row] = hope.shapes[0], 0.0
         return True
 
     def rate(self, crowd: Crowd, batch: float, prompts: Prompts, row: int) -> Rate:

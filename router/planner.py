@@ -61,13 +61,11 @@ class TargetPlanner:
         self.num_wanted = 0  # requests that are to have a tree by the last plan, told so or not
         self._plan = PlanRows(model.menu, costs, settings)
         self._settings = settings
-        self._costs = costs
         self._members: dict[Hashable, _Member] = {}
         self._left_slots: list[int] = []
         self._bounds = Bounds(1.0)
         self._ladders: list[Ladder] = [()] * len(SKILLS)
         self._is_planned = False
-        self._shapes_here: tuple[int, ...] = ()  # of the batch size at hand, when the plan was looked at last
         self._revised_s = self._faded_s = -np.inf
         self._hope_after_s = -np.inf
         self._probe: Hashable | None = None
@@ -178,12 +176,6 @@ class TargetPlanner:
         rate = plan.rate(crowd, batch, prompts, row)
         held = 1.0 + _JOIN_MARGIN if self.joined else 1.0
         self.joined = rate.joined or rate.together < rate.apart < held * rate.together
-        shapes_here = tuple(plan.shapes[row].tolist())
-        if self.joined and shapes_here == self._shapes_here:
-            self._costs.halving.heed(rate.gain)
-        else:
-            self._costs.halving.forget()
-        self._shapes_here = shapes_here
         is_wanted = (plan.shapes[row] != OFF).tolist()
         self.num_wanted = sum(is_wanted[member.level] for member in self._members.values())
         if changed:

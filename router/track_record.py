@@ -39,18 +39,6 @@ class Stretch:
     promise: Callable[[], float]
 
 
-@dataclass(slots=True)
-class _Cell:
-    batch: float  # octaves
-    growth: int
-    joined: bool
-    nodes: float  # octaves
-    off: float  # logarithm of what was given over what is promised
-    weight: float
-    promise: Callable[[], float]  # of the last stretch
-    promised: float  # by it, as ``off`` has it
-
-
 class TrackRecord:
     """Kernel regression (Nadaraya and Watson) over the choices that ran, with a prior that costs are about right.
 
@@ -136,6 +124,18 @@ class TrackRecord:
         cell.off += float(np.log(cell.promised / promised))
         cell.off = min(max(cell.off, -_MOST_OFF), _MOST_OFF)
         cell.promised = promised
+
+
+@dataclass(slots=True)
+class _Cell:
+    batch: float  # octaves
+    growth: int
+    joined: bool
+    nodes: float  # octaves
+    off: float  # logarithm of what was given over what is promised
+    weight: float
+    promise: Callable[[], float]  # of the last stretch
+    promised: float  # by it, as ``off`` has it
 
 
 def _kernel(octaves: Floats) -> Floats:

@@ -226,6 +226,7 @@ class EngineLoop:
             SteppedTrees(
                 requests=self._parts.requests.num_decoding,
                 rows=flight.planned.plan.num_rows,
+                prompt_tokens=flight.planned.num_chunk_tokens,
                 trees=len(flight.planned.due.trees),
                 nodes=flight.planned.num_tree_nodes,
                 device_ms=result.forward_ms + result.sample_ms,

@@ -14,7 +14,7 @@ _IDLE_STEPS = 8  # without a tree, after which a window is begun anew
 _LEAST_TREES = 4.0
 _GAIN = 0.97  # the other way must take less than that part of the time
 _SMOOTHING = 0.4
-_RETRY_S = 5.0  # until a way that was slower is tried again; doubled each time
+_RETRY_S = 2.0  # until a way that was slower is tried again; doubled each time
 _LONGEST_RETRY_S = 320.0
 
 _log = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ class SteppedTrees:
 
     requests: int  # of the target, past their prompt
     rows: int
+    prompt_tokens: int  # of these rows
     trees: int
     nodes: int  # of the trees
     device_ms: float
@@ -70,6 +71,9 @@ class Halves:
     draft and on its GPU, which may be the target's own: so both are tried where halves could pay, and the faster is
     kept.
 
+    What prompts take of their steps is left out, by the warm-up's times: many come at once where a load begins, and the
+    way that runs then would look slow until it is tried again.
+
     Pure; engine thread only. A load is the requests and the nodes of a tree, each to the nearest power of two.
     """
 
@@ -98,15 +102,18 @@ class Halves:
             window.rounds += 0.5 if self._is_split else 1.0
         if window.rounds <= 0:
             return
-        window.spent_ms += step.spent_ms
+        rows = step.rows - step.prompt_tokens
+        rest_ms = self._times.at_warm_up(rows) if rows else 0.0
+        device_ms = step.device_ms * rest_ms / self._times.at_warm_up(step.rows)
+        window.spent_ms += step.spent_ms - (step.device_ms - device_ms)
         if step.trees:
             window.requests += step.requests
             window.steps += 1
-            window.rows += step.rows
+            window.rows += rows
             window.trees += step.trees
             window.nodes += step.nodes
-            window.device_ms += step.device_ms
-            window.expected_ms += self._times.at_warm_up(step.rows)
+            window.device_ms += device_ms
+            window.expected_ms += rest_ms
         if window.rounds >= _WINDOW_ROUNDS:
             self._window = _Window()
             self._decide(window, step.over_s)

@@ -81,8 +81,9 @@ def test_two_halves_hide_the_drafts_but_not_what_these_take_from_the_same_gpu(be
     assert halves > 1.03 * rate(dataclasses.replace(of, overlaps=False), Fixed(CHAIN, joined=True), steady(128, 2.0))
 
 
-def test_where_halves_pay_the_policy_gains_by_them_and_holds_still() -> None:
-    of = dataclasses.replace(world("h200_8b"), beside=0.1)
+def test_where_halves_pay_the_policy_finds_out_within_eight_seconds_and_holds_still() -> None:
+    """Drafts on a GPU of their own: no rounds but those in halves are faster than plain decoding."""
+    of = dataclasses.replace(world("h200_8b"), beside=0.0, beside_rows=0.0, slowed=0.0)
     router = SimAdaptive(of)
     joined: list[bool] = []
     report = router.report
@@ -92,9 +93,9 @@ def test_where_halves_pay_the_policy_gains_by_them_and_holds_still() -> None:
         joined.append(router.is_joined(target))
 
     router.report = watched
-    in_halves = rate(of, router, steady(32, 4.0), after_s=2.0)
+    in_halves = rate(of, router, steady(32, 12.0), after_s=8.0)
     assert in_halves > 1.05 * best_fixed(dataclasses.replace(of, overlaps=False), steady(32, 4.0), 2.0)
-    assert sum(before != after for before, after in itertools.pairwise(joined)) <= 2
+    assert sum(before != after for before, after in itertools.pairwise(joined)) <= 6
 
 
 @pytest.mark.parametrize("in_flight", [32, 256])

@@ -90,7 +90,7 @@ def test_stretches_that_are_not_of_one_choice_say_nothing(what: str) -> None:
             planned = 2
         case "another way to step":
             run.steps(TREE, 20.0)
-            run.hindsight.conclude(0, 1, joined=False)
+            run.hindsight.conclude(8, 1, joined=False)
     assert run.change(TREE, planned=planned) == 1.0
 
 
@@ -105,3 +105,17 @@ def test_a_lone_request_is_judged_without_the_prompts_of_others() -> None:
     option = np.ones(1), np.array([OFF]), np.ones(1)
     first, second = (run.costs.record.factors(*option, joined=False) for run in (with_prompts, without))
     assert first == second and first != 1.0
+
+
+def test_a_lone_request_is_judged_alike_however_all_are_told_to_step() -> None:
+    factors = []
+    for joined in (False, True):
+        run = Run()
+        run.hindsight.conclude(1, 1, joined=joined)
+        for _ in range(50):
+            run.hindsight.take_step(StepReport(1, 4, 0, 1, 1, 200, 9.0, 1.0))
+            run.hindsight.take_rounds([MENU.index[CHAIN]])
+        run.hindsight.conclude(1, 1, joined=joined)
+        option = np.ones(1), np.array([MENU.growths.index(CHAIN)]), np.array([4.0])
+        factors.append(float(run.costs.record.factors(*option, joined=False)[0, 0]))
+    assert factors[0] == factors[1] != 1.0
