@@ -11,25 +11,21 @@ every batch size, for the target to follow without asking.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from paceline.step_table import Floats
-from paceline.types import TreeShape
 from router.acceptance import Ints
 from router.cost_model import Costs
 from router.crowd import Crowd, Prompts
+from router.rounds import Rates, Rounds
 from router.shape_menu import OFF, ShapeMenu
 from router.step_costs import Batch
 
 # Prices of a row, in tokens: from "rows are free" to "no draft is worth a row".
 _PRICES = np.concatenate([[0.0], np.geomspace(0.004, 0.7, 15)])
 _TREE_PRICES = np.array([0.0, 0.25, 0.5, 0.75, 1.0, 1.5])  # of a tree, whatever its size: what it takes the hosts
-# Of the larger of two values with the same normal distribution: its mean above theirs and the scale of a logistic
-# distribution as wide, both in their standard deviations.
-_LARGER_MEAN, _LARGER_SCALE = 0.56, 0.46
 _PROMPT_TURNS = 1.5  # from one step to the next, until a request that comes has its first token
 
 
@@ -43,15 +39,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Tokens a second of one choice: where all step together, and where plain requests and prompts step apart.
-
-    promised: the same by the costs alone, of so many requests at every moment.
-    """
+    """Tokens a second of one choice: where all step together, and where plain requests and prompts step apart."""
 
     together: float
     apart: float
-    promised_together: float
-    promised_apart: float
 
     @property
     def goodput(self) -> float:
@@ -63,11 +54,6 @@ class Rate:
         """Whether that is all together."""
         return self.together > self.apart
 
-    @property
-    def promised(self) -> float:
-        """By the better way, before any record."""
-        return max(self.promised_together, self.promised_apart)
-
 
 class Goodput:
     """Pure arithmetic over a cost model and a menu."""
@@ -75,6 +61,7 @@ class Goodput:
     def __init__(self, menu: ShapeMenu, costs: Costs) -> None:
         self._menu = menu
         self._costs = costs
+        self._rounds = Rounds(menu, costs)
 
     def best(self, crowd: Crowd, batches: Floats, prompts: Prompts) -> Choice:
         """The choice of most tokens a second at each batch size, among all growths, prices of a row and off."""
@@ -99,9 +86,11 @@ class Goodput:
 
     def of(self, crowd: Crowd, batch: float, prompts: Prompts, shapes: Ints) -> Rate:
         """What one choice, [levels], gives at one batch size."""
-        rated = self._rate(crowd, np.array([batch]), prompts, shapes[None])
-        ways = (rated.together, rated.apart, rated.promised_together, rated.promised_apart)
-        return Rate(*(float(way[0, 0]) for way in ways))
+        return _only(self._rate(crowd, np.array([batch]), prompts, shapes[None]))
+
+    def promised(self, crowd: Crowd, batch: float, prompts: Prompts, shapes: Ints) -> Rate:
+        """The same by the costs alone, of so many requests at every moment."""
+        return _only(self._rounds.cycles(crowd, np.array([batch]), prompts, shapes[None]).rates)
 
     def of_rows(self, crowd: Crowd, batches: Floats, prompts: Prompts, shapes: Ints) -> Floats:
         """[batches], tokens a second: the choice shapes[i], of [batches, levels], at batches[i]."""
@@ -119,141 +108,23 @@ class Goodput:
             parts.append(np.where(pays, members[worth.argmax(axis=2)], OFF).reshape(-1, num_levels))
         return np.unique(np.concatenate(parts), axis=0)
 
-    def _rate(self, crowd: Crowd, batches: Floats, prompts: Prompts, options: Ints) -> _Rated:
+    def _rate(self, crowd: Crowd, batches: Floats, prompts: Prompts, options: Ints) -> Rates:
         """Every option, [options, levels] of one growth each, at every batch size."""
-        drafted = options != OFF
-        index = np.where(drafted, options, 0)
-        nodes = np.where(drafted, self._menu.num_nodes[index], 1)
-        tokens = np.where(drafted, np.take_along_axis(crowd.lengths.T, index, axis=0), 0.0)
-        sizes = batches[:, None]
-        num_on = sizes * (drafted @ crowd.share)
-        largest = options.max(axis=1)
-        work = _Round(
-            rows=sizes * (nodes @ crowd.share),
-            num_on=num_on,
-            num_off=sizes - num_on,
-            on_tokens=sizes * (tokens @ crowd.share),
-            wait=self._of_growths(self._costs.wait_ms, largest, num_on / crowd.num_drafts),
-        )
-        if self._costs.overlaps:
-            beside = functools.partial(self._costs.wait_ms, beside=1.0)
-            work.half_wait = self._of_growths(beside, largest, num_on / 2 / crowd.num_drafts)
-            work.half_draft = self._of_growths(self._costs.draft_ms, largest, num_on / 2 / crowd.num_drafts)
-        rated = self._cycle(crowd, sizes, prompts, work)
-        factors = functools.partial(self._costs.record.factors, batches, self._growths(largest), nodes @ crowd.share)
-        rated.together *= factors(joined=True)
-        rated.apart *= factors(joined=False)
-        return rated
-
-    def _growths(self, largest: Ints) -> Ints:
-        """[options]: number of each option's growth, or OFF."""
-        growths: Ints = np.where(largest == OFF, OFF, self._menu.growth_index[largest])
-        return growths
-
-    def _of_growths(self, ms: Callable[[TreeShape, Floats], Floats], largest: Ints, sessions: Floats) -> Floats:
-        """[batches, options]: ms of each option's growth, 0 of OFF. largest: [options], a shape of each, or OFF."""
-        taken = np.zeros_like(sessions)
-        growths = self._growths(largest)
-        for growth in set(growths.tolist()) - {OFF}:
-            its = growths == growth
-            taken[:, its] = ms(self._menu.growths[growth], sessions[:, its])
-        return taken
-
-    def _cycle(self, crowd: Crowd, sizes: Floats, prompts: Prompts, work: _Round) -> _Rated:
-        """Tokens a second of the two ways to run a round: all together, or the rest between the trees' steps.
-
-        Where the target overlaps, all together may be in halves: then it takes the shorter of the two rounds.
-        """
-        trees = Batch(sizes, sizes * crowd.context_tokens, work.num_on)
-        others = Batch(sizes, sizes * crowd.context_tokens)
-        step = self._costs.step_ms
-        bare = step(work.rows, trees)
-        by_draft = self._costs.follow_ms * prompts.tokens_per_step * work.num_on / sizes
-        by_prompt = step(work.rows + prompts.tokens_per_step, trees) - bare + by_draft
-        prompt_share = _share(prompts, bare + work.wait, by_prompt)
-        verify = bare + prompt_share * by_prompt
-        round_ms = verify + work.wait
-        turn_ms = round_ms
-        if work.half_wait is not None:
-            halves = self._halves(trees, prompts, work, by_draft)
-            in_halves = (work.num_on >= 2) & (halves < round_ms)
-            round_ms = np.where(in_halves, halves, round_ms)
-            turn_ms = np.where(in_halves, halves / 2, round_ms)
-        together = (work.on_tokens + work.num_off) / round_ms
-        # Apart: plain requests, or a prompt, step while the trees are on their way.
-        has_plain = work.num_off > 1e-9 * sizes
-        idle = step(work.num_off, others)
-        between = np.where(has_plain, np.maximum(1.0, np.ceil(work.wait / idle)), prompt_share)
-        alone = step(work.num_off + prompts.tokens_per_step, others) + by_draft
-        filler = np.where(has_plain, idle + prompt_share * by_prompt, alone)
-        spent = verify + between * filler + np.where(has_plain, 0.0, (1.0 - prompt_share) * work.wait)
-        apart = (work.on_tokens + (1.0 + between * has_plain) * work.num_off) / spent
-        alone_ms = spent / (1.0 + between)
-        apart, alone_ms = (np.where(work.num_on == 0, *pair) for pair in ((together, apart), (turn_ms, alone_ms)))
-        return _Rated(
-            together=1e3 * together / self._in_flight(sizes, prompts, turn_ms),
-            apart=1e3 * apart / self._in_flight(sizes, prompts, alone_ms),
-            promised_together=1e3 * together,
-            promised_apart=1e3 * apart,
+        cycles = self._rounds.cycles(crowd, batches, prompts, options)
+        factors = functools.partial(self._costs.record.factors, batches, cycles.growths, cycles.nodes)
+        return Rates(
+            cycles.rates.together * factors(joined=True) / _in_flight(batches, prompts, cycles.together_ms),
+            cycles.rates.apart * factors(joined=False) / _in_flight(batches, prompts, cycles.apart_ms),
         )
 
-    def _in_flight(self, sizes: Floats, prompts: Prompts, turn_ms: Floats) -> Floats:
-        """[batches, options]: requests for each that decodes: one that comes waits for half a turn on average, and its
-        prompt takes one, so that of the same requests in flight fewer decode where turns are long."""
-        shares: Floats = 1.0 + _PROMPT_TURNS * prompts.steps_per_s * turn_ms / 1e3 / sizes
-        return shares
 
-    def _halves(self, whole: Batch, prompts: Prompts, work: _Round, by_draft: Floats) -> Floats:
-        """[batches, options]: ms of a round in which each half, with the half of all else, is verified while the trees
-        of the other are on their way. by_draft: that a prompt adds beside its step.
-
-        A half's trees are due when the other's step ends. If they come later that step's successor waits, and the
-        other half's trees win as much time: so a round is a step and the longest of a step and both halves' ways, which
-        spread around their mean. Ways that are mostly shorter than a step cost something, too.
-        """
-        assert work.half_wait is not None
-        half = Batch(whole.requests / 2, whole.context_tokens / 2, whole.trees / 2, work.half_draft)
-        bare = self._costs.step_ms(work.rows / 2, half)
-        steps_ms = np.maximum(bare, (bare + work.half_wait) / 2)  # from one step to the next
-        by_prompt = self._costs.step_ms(work.rows / 2 + prompts.tokens_per_step, half) - bare + by_draft
-        verify = bare + _share(prompts, steps_ms, by_prompt) * by_prompt
-        spread = np.maximum(self._costs.wait_spread * work.half_wait, 1e-3)
-        way = work.half_wait + self._costs.tree_ms * half.trees + _LARGER_MEAN * spread
-        scale = _LARGER_SCALE * spread
-        round_ms: Floats = 2.0 * verify + scale * np.logaddexp(0.0, (way - verify) / scale)
-        return round_ms
+def _only(rates: Rates) -> Rate:
+    """Of one option at one batch size."""
+    return Rate(rates.together.item(), rates.apart.item())
 
 
-def _share(prompts: Prompts, between_ms: Floats, by_prompt: Floats) -> Floats:
-    """Of steps, those with prompts: each has as many as come from one step to the next, which they make longer."""
-    per_ms = prompts.steps_per_s / 1e3
-    share: Floats = np.minimum(1.0, per_ms * between_ms / np.maximum(1.0 - per_ms * by_prompt, 1e-3))
-    return share
-
-
-@dataclass(slots=True)
-class _Round:
-    """[batches, options] each."""
-
-    rows: Floats
-    num_on: Floats
-    num_off: Floats
-    on_tokens: Floats
-    wait: Floats  # ms
-    half_wait: Floats | None = None  # of half the trees; None where a target does not overlap
-    half_draft: Floats | float = 0.0  # of it, what the draft works
-
-
-@dataclass(slots=True)
-class _Rated:
-    """[batches, options] each."""
-
-    together: Floats
-    apart: Floats
-    promised_together: Floats
-    promised_apart: Floats
-
-    @property
-    def goodput(self) -> Floats:
-        better: Floats = np.maximum(self.together, self.apart)
-        return better
+def _in_flight(batches: Floats, prompts: Prompts, turn_ms: Floats) -> Floats:
+    """[batches, options]: requests for each that decodes: one that comes waits for half a turn on average, and its
+    prompt takes one, so that of the same requests in flight fewer decode where turns are long."""
+    shares: Floats = 1.0 + _PROMPT_TURNS * prompts.steps_per_s * turn_ms / 1e3 / batches[:, None]
+    return shares

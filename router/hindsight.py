@@ -76,8 +76,8 @@ class Hindsight:
         batch, prompts = tally.batch, tally.prompts
 
         def promise() -> float:
-            rate = self._goodput.of(crowd, batch, prompts, shapes)
-            return rate.promised_together if joined else rate.promised_apart
+            rate = self._goodput.promised(crowd, batch, prompts, shapes)
+            return rate.together if joined else rate.apart
 
         tokens = np.append(lengths[drafted], 1.0) @ share  # of one request's round
         nodes = np.append(menu.num_nodes[drafted], 1) @ share

@@ -174,8 +174,8 @@ class TargetPlanner:
             self._bounds, changed = Bounds(batch), True
         row = self._bounds.row(batch)
         rate = plan.rate(crowd, batch, prompts, row)
-        held = 1.0 + _JOIN_MARGIN if self.joined else 1.0
-        self.joined = rate.joined or rate.together < rate.apart < held * rate.together
+        stays = self.joined and rate.together < rate.apart < (1.0 + _JOIN_MARGIN) * rate.together
+        self.joined = rate.joined or stays
         is_wanted = (plan.shapes[row] != OFF).tolist()
         self.num_wanted = sum(is_wanted[member.level] for member in self._members.values())
         if changed:

@@ -50,7 +50,7 @@ def test_a_round_is_accepted_tokens_over_verify_wait_and_messages() -> None:
     verify_ms = 5.5 + 16 * TREE_MS + TREES_MS
     expected = 16 * length / (verify_ms + float(COSTS.wait_ms(CHAIN, np.array([16.0]))[0])) * 1e3
     of_chain = np.array([MENU.index[CHAIN]])
-    assert GOODPUT.of(crowd(0.0), 16, NO_PROMPTS, of_chain).promised == pytest.approx(expected)
+    assert GOODPUT.promised(crowd(0.0), 16, NO_PROMPTS, of_chain).goodput == pytest.approx(expected)
 
 
 def test_small_batches_get_large_trees_and_large_ones_none() -> None:
@@ -125,7 +125,7 @@ def test_in_halves_a_round_is_two_steps_and_what_the_trees_come_late_by() -> Non
         slowest, fastest = (batch * length / ms * 1e3 for ms in (least_ms + wait_ms * costs.wait_spread, least_ms))
         of_chain = np.array([MENU.index[CHAIN]])
         at_once, choice = (
-            Goodput(MENU, its).of(crowd(0.0), batch, NO_PROMPTS, of_chain).promised for its in (COSTS, costs)
+            Goodput(MENU, its).promised(crowd(0.0), batch, NO_PROMPTS, of_chain).goodput for its in (COSTS, costs)
         )
         assert max(slowest, at_once) <= choice <= max(fastest, at_once)
         assert (slowest > at_once) == (batch == 96), "small rounds would read the weights twice for nothing"

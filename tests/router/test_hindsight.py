@@ -57,8 +57,8 @@ class Run:
         lengths = MODEL.lengths(np.zeros(1))
         length = 1.0 if shape is None else float(lengths[0, index])
         who = Crowd(np.ones(1), lengths, 200.0, 1)
-        rate = Goodput(MENU, self.costs).of(who, 8.0, Prompts(), np.array([index]))
-        return 8e3 * length / rate.promised_together
+        rate = Goodput(MENU, self.costs).promised(who, 8.0, Prompts(), np.array([index]))
+        return 8e3 * length / rate.together
 
 
 @pytest.mark.parametrize("shape", [None, CHAIN, TREE])
