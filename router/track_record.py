@@ -103,7 +103,8 @@ class TrackRecord:
         near_way = np.where((joined & (growths != OFF))[:, None] == self._column("joined"), 1.0, _OTHER)
         near = near_nodes * near_growth * near_way
         weight = near_batch * self._column("weight")
-        off = ((weight * self._column("off")) @ near.T + prior) / (weight @ near.T + _PRIOR)
+        offs = np.clip(self._column("off"), -_MOST_OFF, _MOST_OFF)
+        off = ((weight * offs) @ near.T + prior) / (weight @ near.T + _PRIOR)
         factors: Floats = np.exp(off)
         return factors
 
@@ -122,7 +123,6 @@ class TrackRecord:
     def _rebase(self, cell: _Cell) -> None:
         promised = cell.promise()
         cell.off += float(np.log(cell.promised / promised))
-        cell.off = min(max(cell.off, -_MOST_OFF), _MOST_OFF)
         cell.promised = promised
 
 

@@ -83,6 +83,16 @@ def test_what_the_costs_have_learnt_meanwhile_is_not_counted_twice() -> None:
     assert factor(record) == pytest.approx(1.0, abs=0.02)
 
 
+def test_a_promise_that_swings_and_comes_back_leaves_nothing() -> None:
+    record, promise = TrackRecord(), Promised(100.0)
+    ran(record, 90.0, promise=promise)
+    before = factor(record)
+    for value in (300.0, 100.0):
+        promise.value = value
+        record.look(0.0)
+    assert factor(record) == pytest.approx(before)
+
+
 def test_what_was_seen_long_ago_counts_for_nothing() -> None:
     record, fresh = TrackRecord(), TrackRecord()
     ran(record, 60.0)
