@@ -1,8 +1,8 @@
 """The integer tables of a step, written by one call of C each where they wait for their copy to the device.
 
 A stage is uint8 on the host. A layout says at which byte of it each section begins; sections are int32 but for the
-columns and ``ancestors``, which are int64. Every function raises ValueError or IndexError, in place of writing past a
-section, where the arrays disagree with each other or with the layout.
+columns and ``ancestors``, which are int64. Every function raises ValueError or IndexError, in place of writing past the
+stage, where the arrays disagree with each other or with the layout. That sections lie apart is the layout's to see to.
 """
 
 from __future__ import annotations

@@ -232,17 +232,28 @@ def test_what_does_not_fit_is_refused_before_it_is_written() -> None:
     rows, total = case.rows, len(case.rows.tokens)
     layout, stage, at = extend_layout(total), np.zeros(STAGE, np.uint8), PageLists(MIDDLE, MIDDLE)
 
-    def extend(rows: SessionRows = rows, layout: ExtendLayout = layout, at: PageLists = at, last: int = total) -> None:
-        extend_tables(stage, np.array(layout), rows, piece=Piece(0, last, 0, True), at=at, room=ROOM)
+    def extend(
+        rows: SessionRows = rows,
+        layout: ExtendLayout = layout,
+        at: PageLists = at,
+        last: int = total,
+        scratch: int = 0,
+    ) -> None:
+        extend_tables(stage, np.array(layout), rows, piece=Piece(0, last, scratch, True), at=at, room=ROOM)
 
     for broken, match in [
         (dict(layout=layout._replace(bucket=total - 1)), "do not fit a bucket"),
         (dict(last=total + 1), "do not fit a bucket"),
         (dict(layout=layout._replace(units=STAGE)), "outside its stage"),
         (dict(layout=layout._replace(max_units=1)), "room for 1 units"),
+        (dict(layout=layout._replace(bucket=2**62)), "none of a stage"),
+        (dict(layout=layout._replace(columns=-8)), "none of a stage"),
+        (dict(scratch=-(2**40)), "scratch tokens"),
         (dict(at=PageLists(MIDDLE, STAGE)), "no room for the pages"),
         (dict(rows=rows._replace(tokens=rows.tokens[1:])), "disagree"),
         (dict(rows=rows._replace(num_rows=rows.num_rows[1:])), "disagree"),
+        (dict(rows=rows._replace(num_rows=np.array([total, *-rows.num_rows[1:]]))), "disagree"),
+        (dict(rows=rows._replace(base_len=rows.base_len + 2**62)), "disagree"),
     ]:
         with pytest.raises(ValueError, match=match):
             extend(**broken)
@@ -254,5 +265,7 @@ def test_what_does_not_fit_is_refused_before_it_is_written() -> None:
     with pytest.raises(TypeError, match="4 bytes an item"):
         extend(rows._replace(tokens=rows.tokens.astype(np.int64)))
     descending = Growth(case.wishes, np.array([1, 0]), -1, 4)
+    with pytest.raises(ValueError, match="one row at least"):
+        make_units(ROOM.rule, attention([3], [5], is_causal=True), 0, np.empty(40, np.int32))
     with pytest.raises(IndexError, match="ascend"):
         growth_tables(stage, np.array(growth_layout(2, 2, 2)), rows, growth=descending, at=at, room=ROOM)

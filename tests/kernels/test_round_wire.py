@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from kernels.round_wire import ExtendFrame, TreeNumbers, read_extend, write_trees
-from paceline.v1 import common_pb2, draft_pb2
+from paceline.round_codec import field_head
+from paceline.v1 import common_pb2, draft_pb2, verify_pb2
 
 VOCAB = 50_000
+VERIFIED_ID = verify_pb2.ExtendInput.VERIFIED_ID_FIELD_NUMBER
 COLUMNS = ("session", "round", "base_committed_len", "num_tokens_per_req")
 SHAPES = ("num_steps", "eagle_topk", "num_draft_tokens", "min_path_permille")
 
@@ -30,6 +32,7 @@ def request(rng: np.random.Generator) -> draft_pb2.SpeculateRequest:
     extend.num_tokens_for_logprob_per_req.extend(rng.integers(0, 2, count).tolist())
     for name in SHAPES if rng.random() < 0.5 else SHAPES[:3]:
         getattr(extend, name).extend([3] * count if rng.random() < 0.5 else number(2**10, count))
+    extend.num_steps[:] = [max(1, steps) for steps in extend.num_steps]
     extend.verified_id.extend(rng.integers(0, VOCAB, rows).tolist())
     extend.hidden_states.dtype = common_pb2.DTYPE_BFLOAT16
     extend.hidden_states.shape.extend([rows, width])
@@ -122,12 +125,27 @@ def test_trees_are_written_as_protobuf_writes_them() -> None:
         lambda message: message.extend.num_steps.append(1),
         lambda message: message.extend.num_tokens_for_logprob_per_req.pop(),
         lambda message: message.extend.verified_id.append(VOCAB),
+        lambda message: message.extend.num_steps.__setitem__(0, 0),
         lambda message: message.extend.hidden_states.shape.append(1),
         lambda message: message.extend.ClearField("hidden_states"),
         lambda message: message.extend.kv_indices.append(1),
     ],
 )
-def test_what_is_more_or_less_than_rows_and_asks_is_left_to_protobuf(change) -> None:
+def test_what_is_more_or_less_than_rows_and_sound_asks_is_left_to_protobuf(change) -> None:
     message = request(np.random.default_rng(7))
+    message.extend.num_tokens_for_logprob_per_req[0] = 1
     change(message)
     assert read_extend(message.SerializeToString(), VOCAB) is None
+
+
+def test_a_token_that_is_cut_off_is_left_to_protobuf() -> None:
+    extend = request(np.random.default_rng(7)).extend
+    tokens = field_head(VERIFIED_ID, 3) + b"\x01\x02\x03"
+    extend.ClearField("verified_id")
+    extend.ClearField("hidden_states")
+    extend.hidden_states.CopyFrom(common_pb2.Tensor(dtype=common_pb2.DTYPE_BFLOAT16, shape=[3, 1], data=bytes(6)))
+    extend.num_tokens_per_req[:] = [3] + [0] * (len(extend.session) - 1)
+    for column, is_whole in ((tokens, True), (field_head(VERIFIED_ID, 4) + b"\x01\x02\x03\x80", False)):
+        content = extend.SerializeToString() + column
+        payload = field_head(draft_pb2.SpeculateRequest.EXTEND_FIELD_NUMBER, len(content)) + content
+        assert (read_extend(payload, VOCAB) is not None) is is_whole

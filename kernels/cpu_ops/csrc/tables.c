@@ -44,7 +44,8 @@ static PyObject *py_make_units(PyObject *Py_UNUSED(self), PyObject *const *args,
     return result;
 }
 
-/* A stage and its layout: the byte at which each section begins. */
+/* A stage and its layout: the byte at which each section begins, and how many there are of what. No number is negative or
+ * larger than the stage. */
 typedef struct {
     char *at;
     int64_t size;
@@ -60,13 +61,19 @@ static int stage_of(Buffers *buffers, PyObject *const *args, Py_ssize_t fields, 
         return 0;
     }
     *out = (Stage){.at = stage->buf, .size = stage->len, .layout = layout->buf};
+    for (Py_ssize_t i = 0; i < fields; i++)
+        if (out->layout[i] < 0 || out->layout[i] > out->size) {
+            PyErr_Format(PyExc_ValueError, "number %zd of a layout, %lld, is none of a stage of %lld bytes", i,
+                         (long long)out->layout[i], (long long)out->size);
+            return 0;
+        }
     return 1;
 }
 
 /* Section ``field`` of the layout, which is to hold so many bytes; NULL with an exception set where it cannot. */
 static void *section(const Stage *stage, int field, int64_t num_bytes) {
     const int64_t start = stage->layout[field];
-    if (start >= 0 && start + num_bytes <= stage->size) return stage->at + start;
+    if (num_bytes >= 0 && num_bytes <= stage->size - start) return stage->at + start;
     PyErr_Format(PyExc_ValueError, "section %d of a layout, %lld bytes at %lld, lies outside its stage of %lld", field,
                  (long long)num_bytes, (long long)start, (long long)stage->size);
     return NULL;
@@ -172,11 +179,14 @@ static int sessions_of(Buffers *buffers, PyObject *const *args, const Stage *sta
                       .seats = seats->buf, .base_len = base_len->buf, .num_rows = num_rows->buf, .tokens = tokens->buf,
                       .count = seats->shape[0], .rows = tokens->shape[0]};
     int64_t rows = 0;
-    for (int64_t i = 0; base_len->shape[0] == out->count && num_rows->shape[0] == out->count && i < out->count; i++) {
-        if (out->num_rows[i] < 1 || out->base_len[i] < 0) break;
+    int is_sound = base_len->shape[0] == out->count && num_rows->shape[0] == out->count;
+    for (int64_t i = 0; is_sound && i < out->count; i++) {
+        is_sound = out->num_rows[i] >= 1 && out->num_rows[i] <= out->rows - rows && out->base_len[i] >= 0 &&
+                   out->base_len[i] <= INT32_MAX;
         rows += out->num_rows[i];
     }
-    if (rows == out->rows && page_size >= 1 && base >= 0 && at >= base && at <= stage->size && base % 4 == 0) return 1;
+    is_sound = is_sound && rows == out->rows && page_size >= 1 && page_size <= INT32_MAX;
+    if (is_sound && base >= 0 && at >= base && at <= stage->size && base % 4 == 0) return 1;
     PyErr_SetString(PyExc_ValueError, "the columns of a batch disagree");
     return 0;
 }
@@ -198,7 +208,11 @@ static PyObject *py_extend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     const Rule *rule = rule_of(&buffers, args[2]);
     if (!rule || !sessions_of(&buffers, args + 3, &stage, v[0], v[1], v[2], &s)) goto done;
     const int64_t bucket = stage.layout[EXTEND_BUCKET], most = stage.layout[EXTEND_MAX_UNITS];
-    if (first < 0 || last > s.rows || last - first > bucket || first >= last) {
+    if (scratch < 0 || scratch > INT32_MAX) {
+        PyErr_Format(PyExc_ValueError, "%lld scratch tokens are none", (long long)scratch);
+        goto done;
+    }
+    if (first < 0 || last > s.rows || first >= last || last - first > bucket) {
         PyErr_Format(PyExc_ValueError, "rows %lld to %lld of %lld do not fit a bucket of %lld", (long long)first,
                      (long long)last, (long long)s.rows, (long long)bucket);
         goto done;
@@ -304,7 +318,7 @@ static PyObject *py_grow(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
     const Py_buffer *chosen = array(&buffers, args[12], 8, 1, 0);
     if (!chosen) goto done;
     const int64_t *places = chosen->buf, count = chosen->shape[0];
-    if (count < 1 || count > size || variant < 1 || topk < 1 || num_scratch < 0) {
+    if (count < 1 || count > size || topk < 1) {
         PyErr_Format(PyExc_ValueError, "%lld sessions do not fit a growth of %lld", (long long)count, (long long)size);
         goto done;
     }
@@ -316,7 +330,7 @@ static PyObject *py_grow(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
     if (!columns || !counts || !q_indptr || !prefix_len || !page_indptr || !table) goto done;
     const int32_t *shared = NULL;
     if (shared_at >= 0) {
-        if (shared_at % 4 || shared_at + (count + 1) * 4 > stage.size) {
+        if (shared_at % 4 || shared_at > stage.size - (count + 1) * 4) {
             PyErr_SetString(PyExc_ValueError, "the shared lists of pages lie outside the stage");
             goto done;
         }
@@ -374,11 +388,11 @@ done:
     return result;
 }
 
-/* Copies so many bytes to byte ``at`` of the stage, args[0]. Returns the byte behind them. */
-static PyObject *copy_to_stage(Buffers *buffers, PyObject *stage_of, int64_t at, const void *from, int64_t num_bytes) {
-    const Py_buffer *stage = array(buffers, stage_of, 1, 1, PyBUF_WRITABLE);
+/* Copies so many bytes to byte ``at`` of a stage. Returns the byte behind them. */
+static PyObject *copy_to_stage(Buffers *buffers, PyObject *into, int64_t at, const void *from, int64_t num_bytes) {
+    const Py_buffer *stage = array(buffers, into, 1, 1, PyBUF_WRITABLE);
     if (!stage) return NULL;
-    if (at < 0 || num_bytes < 0 || at + num_bytes > stage->len) {
+    if (at < 0 || at > stage->len || num_bytes < 0 || num_bytes > stage->len - at) {
         PyErr_Format(PyExc_ValueError, "%lld bytes at %lld lie outside a stage of %zd", (long long)num_bytes,
                      (long long)at, stage->len);
         return NULL;

@@ -7,25 +7,13 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include "buffers.h"
 #include "trees.h"
+#include "varint.h"
 
-#define WIRE_VARINT 0
-#define WIRE_BYTES 2
 #define MAX_VARINT 10
 
-static int varint_size(uint64_t value) {
-    int size = 1;
-    while (value >>= 7) size++;
-    return size;
-}
-
-static uint8_t *put_varint(uint8_t *at, uint64_t value) {
-    for (; value > 0x7F; value >>= 7) *at++ = (uint8_t)(value | 0x80);
-    *at++ = (uint8_t)value;
-    return at;
-}
-
-/* The value of an int of at most 64 bits, a negative one as protobuf's int64. 0 with an exception set for another. */
+/* The low 64 bits of an int, which of a negative one are protobuf's int64. 0 with an exception set for what is none. */
 static int as_uint64(PyObject *object, uint64_t *value) {
     *value = PyLong_AsUnsignedLongLongMask(object);
     return *value != (uint64_t)-1 || !PyErr_Occurred();
@@ -75,22 +63,6 @@ done:
     return packed;
 }
 
-/* Bytes that are read, [at, stop). */
-typedef struct {
-    const uint8_t *at, *stop;
-} Span;
-
-static int get_varint(Span *span, uint64_t *value) {
-    *value = 0;
-    for (int shift = 0; shift < 70; shift += 7) {
-        if (span->at == span->stop) return 0;
-        const uint8_t byte = *span->at++;
-        *value |= (uint64_t)(byte & 0x7F) << shift;
-        if (byte < 0x80) return 1;
-    }
-    return 0;
-}
-
 /* The content of a field of bytes, behind its tag. */
 static int get_bytes(Span *span, Span *content) {
     uint64_t size;
@@ -98,12 +70,6 @@ static int get_bytes(Span *span, Span *content) {
     content->at = span->at;
     content->stop = span->at += size;
     return 1;
-}
-
-static int64_t count_varints(Span span) {
-    int64_t count = 0;
-    for (const uint8_t *at = span.at; at < span.stop; at++) count += *at < 0x80;
-    return count;
 }
 
 /* A packed column as a list of ints; NULL with an exception set, or without one where a value is cut off. */

@@ -7,21 +7,13 @@
 
 #include <stdint.h>
 
+#include "buffers.h"
+
 #define MAX_NODES 64
-#define MAX_ARRAYS 8
-
-typedef struct {
-    Py_buffer views[MAX_ARRAYS];
-    int count;
-} Arrays;
-
-static void release_arrays(Arrays *arrays) {
-    while (arrays->count) PyBuffer_Release(&arrays->views[--arrays->count]);
-}
 
 /* Takes count arguments as contiguous arrays of the item sizes; 0 with an exception set where one is another. The
  * first num_read are not written. */
-static int take_arrays(Arrays *arrays, PyObject *const *args, const int *item_sizes, int count, int num_read) {
+static int take_arrays(Buffers *arrays, PyObject *const *args, const int *item_sizes, int count, int num_read) {
     arrays->count = 0;
     for (int i = 0; i < count; i++) {
         Py_buffer *view = &arrays->views[i];
@@ -33,17 +25,11 @@ static int take_arrays(Arrays *arrays, PyObject *const *args, const int *item_si
     }
     return 1;
 failed:
-    release_arrays(arrays);
+    release(arrays);
     return 0;
 }
 
-static Py_ssize_t length_of(const Arrays *arrays, int i) { return arrays->views[i].len / arrays->views[i].itemsize; }
-
-static int has_count(Py_ssize_t given, Py_ssize_t count) {
-    if (given == count) return 1;
-    PyErr_Format(PyExc_TypeError, "expected %zd arguments, got %zd", count, given);
-    return 0;
-}
+static Py_ssize_t length_of(const Buffers *arrays, int i) { return arrays->views[i].len / arrays->views[i].itemsize; }
 
 /* Links of one tree's nodes, local, -1 where none. */
 typedef struct {
@@ -82,7 +68,7 @@ PyDoc_STRVAR(count_pages_doc,
 
 static PyObject *count_pages(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     static const int sizes[] = {8, 8};
-    Arrays arrays;
+    Buffers arrays;
     if (!has_count(given, 3)) return NULL;
     const int64_t page_size = PyLong_AsLongLong(args[2]);
     if (page_size < 1) {
@@ -95,7 +81,7 @@ static PyObject *count_pages(PyObject *Py_UNUSED(self), PyObject *const *args, P
     int64_t pages = 0;
     const int fits = length_of(&arrays, 1) == count;
     for (int64_t i = 0; fits && i < count; i++) pages += pages_for(base[i] + num_nodes[i], page_size);
-    release_arrays(&arrays);
+    release(&arrays);
     if (fits) return PyLong_FromLongLong(pages);
     PyErr_SetString(PyExc_ValueError, "one length and one number of nodes a tree are expected");
     return NULL;
@@ -139,7 +125,7 @@ PyDoc_STRVAR(plan_trees_doc,
 
 static PyObject *plan_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     static const int sizes[] = {4, 8, 8, 8, 4, 4, 8};
-    Arrays arrays;
+    Buffers arrays;
     if (!has_count(given, 8)) return NULL;
     const int64_t page_size = PyLong_AsLongLong(args[7]);
     if (page_size < 1) {
@@ -155,7 +141,7 @@ static PyObject *plan_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     const int64_t num_pages = length_of(&arrays, 5) - 4 * n - 4 * b - 2;
     if (arrays.views[0].ndim != 2 || length_of(&arrays, 2) != b || length_of(&arrays, 3) != b || num_pages < 0 ||
         length_of(&arrays, 6) != 2 * n) {
-        release_arrays(&arrays);
+        release(&arrays);
         PyErr_SetString(PyExc_ValueError, "the arrays of the trees do not fit each other");
         return NULL;
     }
@@ -168,7 +154,8 @@ static PyObject *plan_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     plan.q_indptr[0] = plan.page_indptr[0] = 0;
     for (; r < b; r++) {
         const int64_t base = bases[r], count = num_nodes[r];
-        if (base < 0 || count < 0 || count > n - row || !plan_tree(&plan, r, row, base, parents + row, count)) break;
+        if (base < 0 || base > INT32_MAX || count < 0 || count > n - row) break;
+        if (!plan_tree(&plan, r, row, base, parents + row, count)) break;
         const int64_t pages = pages_for(base + count, page_size);
         if (table_rows[r] < 0 || table_rows[r] >= num_rows || pages > width || pages > num_pages - page) break;
         const int32_t *pages_of = page_table + table_rows[r] * width;
@@ -182,7 +169,7 @@ static PyObject *plan_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py
         plan.page_indptr[r + 1] = (int32_t)page;
     }
     const int whole = r == b && row == n && page == num_pages;
-    release_arrays(&arrays);
+    release(&arrays);
     if (whole) Py_RETURN_NONE;
     if (r < b) PyErr_Format(PyExc_IndexError, "tree %lld is none, or its nodes or pages are not there", (long long)r);
     else PyErr_SetString(PyExc_ValueError, "there is room for more nodes or pages than the trees have");
@@ -197,7 +184,7 @@ PyDoc_STRVAR(commit_walk_doc,
 
 static PyObject *commit_walk(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     static const int sizes[] = {8, 8, 8, 4, 4, 4, 8, 8};
-    Arrays arrays;
+    Buffers arrays;
     if (!has_count(given, 9)) return NULL;
     const int64_t step = PyLong_AsLongLong(args[8]);
     if (step == -1 && PyErr_Occurred()) return NULL;
@@ -217,7 +204,8 @@ static PyObject *commit_walk(PyObject *Py_UNUSED(self), PyObject *const *args, P
     int is_full = 0;
     for (; starts && i < b; i++) {
         const int64_t count = (int64_t)accepted[i] + 1, row = rows[i];
-        if (count < 1 || count > n - start || row < 0 || row >= num_rows || base[i] < 0) break;
+        if (count < 1 || count > n - start || row < 0 || row >= num_rows) break;
+        if (base[i] < 0 || base[i] > INT32_MAX) break;
         PyObject *number = PyLong_FromLongLong(start);
         if (!number || PyList_SetItem(starts, i, number) != 0) break;
         for (int64_t j = 0, at = base[i] + 1; j < count && at + j < width; j++)
@@ -228,7 +216,7 @@ static PyObject *commit_walk(PyObject *Py_UNUSED(self), PyObject *const *args, P
         start += count;
     }
     const int whole = starts && i == b && start == n;
-    release_arrays(&arrays);
+    release(&arrays);
     if (whole) result = Py_BuildValue("OO", starts, is_full ? Py_True : Py_False);
     else if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the arrays of the walk do not fit each other");
     Py_XDECREF(starts);
@@ -242,7 +230,7 @@ PyDoc_STRVAR(stage_columns_doc,
 
 /* One column; 0 with an exception set where it does not fit. */
 static int stage_column(PyObject *object, int item_size, const Py_buffer *stage, const int64_t *layout) {
-    Arrays arrays;
+    Buffers arrays;
     if (!take_arrays(&arrays, &object, &item_size, 1, 1)) return 0;
     const int64_t start = layout[0], length = layout[1], padding = layout[2], count = length_of(&arrays, 0);
     const int fits = start >= 0 && count <= length && length <= stage->len / 8 - start;
@@ -251,14 +239,14 @@ static int stage_column(PyObject *object, int item_size, const Py_buffer *stage,
     for (int64_t i = 0; fits && i < count; i++)
         column[i] = item_size == 4 ? ((const int32_t *)values)[i] : ((const int64_t *)values)[i];
     for (int64_t i = count; fits && i < length; i++) column[i] = padding;
-    release_arrays(&arrays);
+    release(&arrays);
     if (!fits) PyErr_Format(PyExc_ValueError, "a column of %lld does not fit the stage", (long long)count);
     return fits;
 }
 
 static PyObject *stage_columns(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     static const int sizes[] = {8, 8};
-    Arrays arrays;
+    Buffers arrays;
     if (!has_count(given, 4)) return NULL;
     const Py_ssize_t num_narrow = PyTuple_Size(args[2]), num_wide = PyTuple_Size(args[3]);
     PyObject *const order[] = {args[1], args[0]};
@@ -270,7 +258,7 @@ static PyObject *stage_columns(PyObject *Py_UNUSED(self), PyObject *const *args,
         done = stage_column(PyTuple_GetItem(args[2], i), 4, &arrays.views[1], layout);
     for (Py_ssize_t i = 0; done && i < num_wide; i++, layout += 3)
         done = stage_column(PyTuple_GetItem(args[3], i), 8, &arrays.views[1], layout);
-    release_arrays(&arrays);
+    release(&arrays);
     if (!done) return NULL;
     Py_RETURN_NONE;
 }

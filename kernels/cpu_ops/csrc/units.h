@@ -46,9 +46,14 @@ static inline int64_t stop_of(const Requests *r, int64_t i, int64_t first, int64
     return kv_len_of(r, i) - (causal && unseen > 0 ? unseen : 0);
 }
 
-/* Writes [units, 4]; returns their number, -1 with an exception set where there is no room for them. */
+/* Writes [units, 4]; returns their number, -1 with an exception set where there is no room for them, or a tile has no
+ * rows. */
 static inline int64_t make_units(const Rule *rule, const Requests *r, int64_t tile_rows, int32_t *table, int64_t most,
-                          int64_t *num_partials) {
+                                 int64_t *num_partials) {
+    if (tile_rows < 1) {
+        PyErr_Format(PyExc_ValueError, "a tile has one row at least, not %lld", (long long)tile_rows);
+        return -1;
+    }
     int64_t units = 0, partials = 0, total = 0;
     for (int64_t i = 0; i < r->count; i++)
         for (int64_t first = 0; first < q_len_of(r, i); first += tile_rows) total += stop_of(r, i, first, tile_rows);

@@ -11,32 +11,13 @@
 
 #include "buffers.h"
 #include "tables.h"
+#include "varint.h"
 
 /* Field numbers of protos/paceline/v1. */
 enum { EXTEND = 3 };
 enum { INCARNATION = 1, SESSION = 2, ROUND = 3, BASE_LEN = 4, TOKENS = 5, ACCEPT_LENGTH = 6, FEATURES = 7, NUM_ROWS = 8,
        PROPOSES = 9, NUM_STEPS = 10, TOPK = 11, NUM_NODES = 12, MIN_PERMILLE = 13, NUM_FIELDS = 14 };
 enum { DTYPE = 1, SHAPE = 2, DATA = 3, NUM_TENSOR_FIELDS = 4 };
-enum { VARINT = 0, BYTES = 2 }; /* wire types */
-
-typedef struct {
-    const uint8_t *at, *stop;
-} Span;
-
-/* The next number; 0 where there is none or it has more than 64 bits. */
-static int varint(Span *from, uint64_t *value) {
-    uint64_t sum = 0;
-    for (int shift = 0; from->at < from->stop && shift < 64; shift += 7) {
-        const uint8_t byte = *from->at++;
-        if (shift == 63 && byte > 1) return 0;
-        sum |= (uint64_t)(byte & 0x7f) << shift;
-        if (byte < 0x80) {
-            *value = sum;
-            return 1;
-        }
-    }
-    return 0;
-}
 
 /* The fields of a message, each at most once; 0 for what is no such message. Numbers stand in values. */
 static int fields_of(Span message, int count, Span *spans, uint64_t *values, int numbers) {
@@ -47,7 +28,8 @@ static int fields_of(Span message, int count, Span *spans, uint64_t *values, int
         if (tag >> 3 == 0 || tag >> 3 >= count) return 0;
         const int field = tag >> 3, is_number = numbers >> field & 1;
         const uint8_t *start = message.at;
-        if (spans[field].at || (tag & 7) != (is_number ? VARINT : BYTES) || !varint(&message, &size)) return 0;
+        if (spans[field].at || (tag & 7) != (is_number ? WIRE_VARINT : WIRE_BYTES)) return 0;
+        if (!get_varint(&message, &size)) return 0;
         if (!is_number && message.at - start > 4) return 0;
         if (is_number) {
             values[field] = size;
@@ -61,18 +43,11 @@ static int fields_of(Span message, int count, Span *spans, uint64_t *values, int
     return 1;
 }
 
-/* How many packed numbers there are. */
-static int64_t count_of(Span packed) {
-    int64_t count = 0;
-    for (; packed.at < packed.stop; packed.at++) count += *packed.at < 0x80;
-    return count;
-}
-
 /* Reads exactly count numbers below limit; 0 where there are others. */
 static int column(Span packed, int64_t *to, int64_t count, uint64_t limit) {
     uint64_t value;
     for (int64_t i = 0; i < count; i++) {
-        if (!varint(&packed, &value) || (limit && value >= limit)) return 0;
+        if (!get_varint(&packed, &value) || (limit && value >= limit)) return 0;
         to[i] = (int64_t)value;
     }
     return packed.at == packed.stop;
@@ -81,7 +56,7 @@ static int column(Span packed, int64_t *to, int64_t count, uint64_t limit) {
 static int is_packed(Span packed) {
     uint64_t value;
     while (packed.at < packed.stop)
-        if (!varint(&packed, &value)) return 0;
+        if (!get_varint(&packed, &value)) return 0;
     return 1;
 }
 
@@ -106,10 +81,10 @@ PyObject *py_read_extend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
     if (!fields_of(outer[EXTEND], NUM_FIELDS, fields, values, 1 << INCARNATION)) goto other;
     if (!fields_of(fields[FEATURES], NUM_TENSOR_FIELDS, tensor, tensor_values, 1 << DTYPE)) goto other;
     if (!is_packed(fields[ACCEPT_LENGTH]) || tensor_values[DTYPE] > INT32_MAX) goto other;
-    const int64_t count = count_of(fields[SESSION]), rows = count_of(fields[TOKENS]);
+    const int64_t count = count_varints(fields[SESSION]), rows = count_varints(fields[TOKENS]);
     int64_t shape[2];
     if (!tensor[DATA].at) tensor[DATA] = (Span){begin, begin}; /* an empty field is not written */
-    if (!count || count_of(tensor[SHAPE]) != 2 || !column(tensor[SHAPE], shape, 2, limit)) goto other;
+    if (!count || count_varints(tensor[SHAPE]) != 2 || !column(tensor[SHAPE], shape, 2, limit)) goto other;
     columns = PyBytes_FromStringAndSize(NULL, NUM_COLUMNS * count * 8 + rows * 4);
     int64_t *to = columns ? (int64_t *)PyBytes_AsString(columns) : NULL;
     if (!to) goto done;
@@ -123,7 +98,7 @@ PyObject *py_read_extend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
     int64_t total = 0, *shapes = to + 4 * count, is_one = 1;
     for (int64_t i = 0; i < count; i++) {
         uint64_t asks;
-        if (!varint(&proposes, &asks)) goto other;
+        if (!get_varint(&proposes, &asks) || (asks && !shapes[i])) goto other;
         for (int n = 0; n < 4; n++) {
             if (!asks) shapes[n * count + i] = 0;
             is_one &= shapes[n * count + i] == shapes[n * count];
@@ -133,9 +108,10 @@ PyObject *py_read_extend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
     if (proposes.at != proposes.stop || total != rows || shape[0] != rows) goto other;
     int32_t *tokens = (int32_t *)(to + NUM_COLUMNS * count);
     for (int64_t i = 0; i < rows; i++) {
-        if (!varint(&fields[TOKENS], &token) || token >= (uint64_t)vocab_size) goto other;
+        if (!get_varint(&fields[TOKENS], &token) || token >= (uint64_t)vocab_size) goto other;
         tokens[i] = (int32_t)token;
     }
+    if (fields[TOKENS].at != fields[TOKENS].stop) goto other;
     result = Py_BuildValue("(KLLLLLLiO)", (unsigned long long)values[INCARNATION], (long long)count, (long long)rows,
                            (long long)tensor_values[DTYPE], (long long)shape[1], (long long)(tensor[DATA].at - begin),
                            (long long)(tensor[DATA].stop - begin), (int)is_one, columns);
@@ -152,18 +128,6 @@ done:
 /* Field numbers of a SpeculateResponse and of its VerifyInput, whose first is the incarnation, a number. */
 enum { VERIFY = 2, NUM_VERIFY_COLUMNS = 6 };
 
-static size_t size_of(uint64_t value) {
-    size_t size = 1;
-    for (; value > 0x7f; value >>= 7) size++;
-    return size;
-}
-
-static uint8_t *put(uint8_t *at, uint64_t value) {
-    for (; value > 0x7f; value >>= 7) *at++ = (uint8_t)(value | 0x80);
-    *at++ = (uint8_t)value;
-    return at;
-}
-
 /* Signed numbers travel as the 64 bits of their two's complement. */
 static uint64_t value_at(const Py_buffer *numbers, Py_ssize_t i) {
     return numbers->itemsize == 8 ? ((const uint64_t *)numbers->buf)[i]
@@ -178,29 +142,29 @@ PyObject *py_write_verify(PyObject *Py_UNUSED(self), PyObject *const *args, Py_s
     if (!has_count(given, NUM_VERIFY_COLUMNS + 1)) return NULL;
     const uint64_t incarnation = PyLong_AsUnsignedLongLong(args[0]);
     if (PyErr_Occurred()) return NULL;
-    if (incarnation) total = 1 + size_of(incarnation);
+    if (incarnation) total = 1 + varint_size(incarnation);
     for (int i = 0; i < NUM_VERIFY_COLUMNS; i++) {
         const Py_buffer *numbers = array(&buffers, args[i + 1], i < 4 ? 8 : 4, 1, 0);
         if (!numbers) goto done;
         sizes[i] = 0;
-        for (Py_ssize_t n = 0; n < numbers->shape[0]; n++) sizes[i] += size_of(value_at(numbers, n));
-        if (sizes[i]) total += 1 + size_of(sizes[i]) + sizes[i];
+        for (Py_ssize_t n = 0; n < numbers->shape[0]; n++) sizes[i] += varint_size(value_at(numbers, n));
+        if (sizes[i]) total += 1 + varint_size(sizes[i]) + sizes[i];
     }
-    result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(1 + size_of(total) + total));
+    result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(1 + varint_size(total) + total));
     if (!result) goto done;
     uint8_t *at = (uint8_t *)PyBytes_AsString(result);
-    *at++ = VERIFY << 3 | BYTES;
-    at = put(at, total);
+    *at++ = VERIFY << 3 | WIRE_BYTES;
+    at = put_varint(at, total);
     if (incarnation) {
-        *at++ = 1 << 3 | VARINT;
-        at = put(at, incarnation);
+        *at++ = 1 << 3 | WIRE_VARINT;
+        at = put_varint(at, incarnation);
     }
     for (int i = 0; i < NUM_VERIFY_COLUMNS; i++) {
         if (!sizes[i]) continue;
-        *at++ = (uint8_t)((i + 2) << 3 | BYTES);
-        at = put(at, sizes[i]);
+        *at++ = (uint8_t)((i + 2) << 3 | WIRE_BYTES);
+        at = put_varint(at, sizes[i]);
         const Py_buffer *numbers = &buffers.views[i];
-        for (Py_ssize_t n = 0; n < numbers->shape[0]; n++) at = put(at, value_at(numbers, n));
+        for (Py_ssize_t n = 0; n < numbers->shape[0]; n++) at = put_varint(at, value_at(numbers, n));
     }
 done:
     release(&buffers);
