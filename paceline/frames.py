@@ -13,6 +13,7 @@ from paceline.rpc import MAX_MESSAGE_BYTES
 
 _LENGTH = struct.Struct(">I")
 _NOTHING = memoryview(b"")
+_MAX_PARTS = 1000  # of one call of the kernel, which takes 1024
 _BUFFER_BYTES = 64 * 1024  # most rounds come with one call of the kernel, length and all
 _KEEPALIVE_S = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5}  # as gRPC's: what sits between must not forget an idle lane
 
@@ -76,6 +77,8 @@ class FrameSocket:
         payload: in parts, of bytes; they are free again when this returns. Raises UnavailableError where the connection
         is over.
         """
+        if len(payload) > _MAX_PARTS:
+            payload = (b"".join(payload),)
         num_bytes = sum(map(len, payload))
         parts = (_LENGTH.pack(num_bytes), *payload)
         try:

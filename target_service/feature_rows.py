@@ -13,7 +13,6 @@ from engine.wire import dtype_name
 from paceline.rounds import RawTensor
 
 MAX_COPIED_BYTES = 4 << 20  # of one step's rows: some 0.1 ms on the way to the host
-_MAX_RUNS = 500  # of rows that are sent as they lie: a system call takes 1024
 _NUM_COPIES = 3  # the step that is shown, and two that may be on their way
 
 
@@ -62,10 +61,7 @@ class FeatureRows:
         num_copied. Waits for the copy, which follows the step's own result."""
         assert self._shown is not None, "no rows of the last step were copied"
         held, size = self._shown.wait_flat(), self.row_bytes
-        runs = _runs(rows)
-        if len(runs) > _MAX_RUNS:
-            return [b"".join([held[start * size : stop * size] for start, stop in runs])]
-        return [held[start * size : stop * size] for start, stop in runs]
+        return [held[start * size : stop * size] for start, stop in _runs(rows)]
 
     def start_read(self, slots: np.ndarray) -> None:
         """Orders a copy of the pool's rows at slots, int64 [n]; ``finish_read`` takes it before another is started."""

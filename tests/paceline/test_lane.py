@@ -84,6 +84,13 @@ def test_frames_of_all_sizes_arrive_whole_and_in_order() -> None:
             assert user.got.get(timeout=WAIT_S) == payload
 
 
+def test_a_frame_of_more_parts_than_the_kernel_takes_is_one_frame() -> None:
+    user = Recorder()
+    with lane_and_peer(user) as (lane, peer):
+        lane.send([bytes([number % 256]) for number in range(3000)])
+        assert FrameSocket(peer).receive() == bytes(number % 256 for number in range(3000))
+
+
 def test_a_frame_that_comes_byte_by_byte_is_one_frame() -> None:
     user = Recorder()
     with lane_and_peer(user) as (_, peer):
