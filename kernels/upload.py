@@ -40,11 +40,6 @@ class Upload:
         self.stage()
         return self._arrays[self._turn]
 
-    def stage_rows(self, count: int) -> Tensor:
-        """The first ``count`` entries of ``stage``."""
-        self.stage()
-        return self._part(count)[1]
-
     def send(self, stop: int, *, start: int = 0) -> None:
         """MUTATES entries [start, stop) of the first dimension, as they were staged; those of a flat Upload that follow
         may change as well."""
@@ -53,7 +48,7 @@ class Upload:
         if self._sent:
             self._sent[self._turn].record()
 
-    def _part(self, stop: int, start: int = 0) -> tuple[Tensor, Tensor]:
+    def _part(self, stop: int, start: int) -> tuple[Tensor, Tensor]:
         """Entries of the tensor and of what is staged."""
         key = self._turn, start, stop
         part = self._parts.get(key)
