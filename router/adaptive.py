@@ -21,7 +21,7 @@ from router.rungs import Ladder
 from router.step_costs import Batch
 from router.step_report import StepReport
 
-PLAN_INTERVAL_S = 0.1  # between two looks at the plan; one takes a millisecond or two
+PLAN_INTERVAL_S = 0.1  # between two looks at the plan; one takes some milliseconds, with hundreds of requests
 
 _RATE_S = 3.0  # over which prompts are counted
 _OBSERVE_INTERVAL_S = 0.01  # between two steps whose times are learnt from

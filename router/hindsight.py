@@ -18,10 +18,11 @@ from router.track_record import Stretch
 
 _LEAST_STEPS = 8  # of a stretch
 _LEAST_MS = 200.0
-_MOST_MS = 2000.0  # of a stretch that has too few steps
+_MOST_MS = 10_000.0  # of a stretch that has too few steps
 _LEAST_ON = 0.7  # share of the requests with a tree, in a step with trees
 _MOST_MIXED = 0.1  # share of the steps with trees that have fewer
 _MOST_LATE = 0.15  # of the trees
+_LEAST_HEARD = 0.7  # of the trees, whose rounds are known here: others may be another router's
 _SWING = 1.3  # times the fewest requests that a stretch may have
 _LEAST_OURS = 0.85  # share of the target's requests that are planned for
 
@@ -129,6 +130,7 @@ class _Tally:
         """Whether one choice ran all the time, trees in time for nearly all requests or for none."""
         if self.most > _SWING * self.fewest + 1 or self.requests == 0 or self.mixed_steps > _MOST_MIXED * self.steps:
             return False
-        if self.shapes.total() > (1.0 + _MOST_LATE) * self.drafted:
+        asked = self.shapes.total()
+        if asked > (1.0 + _MOST_LATE) * self.drafted:
             return False
-        return self.drafted == 0 or (self.shapes.total() > 0 and self.drafted >= _LEAST_ON * self.requests)
+        return asked >= _LEAST_HEARD * self.drafted and (not self.drafted or self.drafted >= _LEAST_ON * self.requests)

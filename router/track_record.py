@@ -21,7 +21,6 @@ _OTHER = 0.3  # of what one growth, or one way to step, shows, that holds for an
 _KEEP_S = 120.0  # over which what was seen fades
 _MOST_OFF = 0.5  # in logarithms: a pause of the machine teaches little
 _MAX_CELLS = 32
-_REBASED = 3  # cells a look, in turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +81,13 @@ class TrackRecord:
         cell.promise, cell.promised = stretch.promise, promised
 
     def look(self, now_s: float) -> None:
-        """Lets old cells fade, and some of them see what the costs say by now."""
+        """Lets old cells fade, and one of them, in turn, see what the costs say by now."""
         if self._faded_s is not None:
             keep = float(np.exp(-max(0.0, now_s - self._faded_s) / _KEEP_S))
             for cell in self._cells:
                 cell.weight *= keep
         self._faded_s = now_s
-        for _ in range(min(_REBASED, len(self._cells))):
+        if self._cells:  # a promise takes half a millisecond
             self._next = (self._next + 1) % len(self._cells)
             self._rebase(self._cells[self._next])
 
