@@ -34,11 +34,11 @@ PyObject *py_take_round(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssi
     for (; i < count; i++) {
         const int64_t seat = ((const int64_t *)seats->buf)[i], rows = ((const int64_t *)num_rows->buf)[i];
         const int64_t base = ((const int64_t *)base_len->buf)[i], steps = ((const int64_t *)shapes->buf)[i];
-        if (seat < 0 || seat >= num_seats || rows < 1 || rows > v[0] || base + rows + steps > v[1]) break;
+        if (seat < 0 || seat >= num_seats || rows < 1 || rows > v[0]) break;
         const int64_t *own = column + seat;
-        if (own[STATE * num_seats] != IDLE || own[ARRIVED * num_seats] != base || base + rows > own[MAX_LEN * num_seats] ||
-            ((const int64_t *)round->buf)[i] <= own[NEWEST * num_seats])
-            break;
+        if (own[STATE * num_seats] != IDLE || own[ARRIVED * num_seats] != base) break;
+        if (base + rows > own[MAX_LEN * num_seats] || steps > v[1] - base - rows) break;
+        if (((const int64_t *)round->buf)[i] <= own[NEWEST * num_seats]) break;
         column[STATE * num_seats + seat] = WAITING; /* so that the session does not pass a second time */
     }
     const int64_t passed = i;

@@ -173,6 +173,10 @@ static int sessions_of(Buffers *buffers, PyObject *const *args, const Stage *sta
     const Py_buffer *num_rows = base_len ? array(buffers, args[3], 8, 1, 0) : NULL;
     const Py_buffer *tokens = num_rows ? array(buffers, args[4], 4, 1, 0) : NULL;
     if (!tokens) return 0;
+    if (base < 0 || at < base || at > stage->size || base % 4 || page_size < 1 || page_size > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "the lists of pages lie outside the stage, or a page has no slots");
+        return 0;
+    }
     *out = (Sessions){.pages = {.table = ids->buf, .num_seats = ids->shape[0], .width = ids->shape[1],
                                 .page_size = page_size, .lists = (int32_t *)(stage->at + base), .used = (at - base) / 4,
                                 .most = (stage->size - base) / 4},
@@ -185,8 +189,7 @@ static int sessions_of(Buffers *buffers, PyObject *const *args, const Stage *sta
                    out->base_len[i] <= INT32_MAX;
         rows += out->num_rows[i];
     }
-    is_sound = is_sound && rows == out->rows && page_size >= 1 && page_size <= INT32_MAX;
-    if (is_sound && base >= 0 && at >= base && at <= stage->size && base % 4 == 0) return 1;
+    if (is_sound && rows == out->rows) return 1;
     PyErr_SetString(PyExc_ValueError, "the columns of a batch disagree");
     return 0;
 }
