@@ -22,7 +22,7 @@ def load_ops(
     for a CPU; None leaves torch's settings alone. Where the kernels have threads of their own, torch is set to one: a
     second pool that fights for the cores made a draft's tree of 10 ms take 13 to 80 ms (median, two cores of an AMD
     EPYC 7003). Raises ValueError for an unknown name, for a backend that does not run on the device, for one whose
-    library is not installed, and for one without kernels for the dtype.
+    library or C extension is not installed, and for one without kernels for the dtype.
     """
     device = torch.device(device)
     if name not in BACKENDS:

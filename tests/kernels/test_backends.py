@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from kernels import round_tables
 from kernels.backends import load_ops
 from kernels.ops import Ops
 
@@ -33,6 +34,17 @@ def test_a_backend_without_its_library_says_what_to_install(name: str, monkeypat
     monkeypatch.setitem(sys.modules, "triton", None)
     with pytest.raises(ValueError, match=r"triton cannot be imported .*pip install 'paceline\[gpu\]'"):
         load_ops(name, "cuda")
+
+
+@pytest.mark.parametrize(("native", "why"), [(None, "no module"), (object(), "built from older sources")])
+def test_a_gpus_backend_without_the_c_extension_says_so(
+    native: object, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(round_tables, "_native", native)
+    monkeypatch.setattr(round_tables, "_missing", "no module", raising=False)
+    with pytest.raises(ValueError, match=f"triton needs the C extension .*{why}.*: install a C compiler and reinstall"):
+        load_ops("triton", "cuda")
 
 
 def test_flashinfer_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from paceline.v1 import draft_pb2
 from target_service.asks import Asks
 from target_service.draft_orders import DraftOrders, OpenOrder
 from target_service.order_codec import encode_frame, encode_orders
+from target_service.round_lane import RoundLanes
 
 
 def asks(sessions: list[int], *, shape: TreeShape, feature_size: int) -> Asks:
@@ -81,3 +82,11 @@ def test_asks_of_two_steps_are_one_message():
 
 def test_orders_without_anything_for_the_stream_make_no_message():
     assert encode_orders([DraftOrders(1, reset="why")], 11) is None
+
+
+def test_orders_that_no_lane_takes_have_features_of_their_own():
+    memory = bytearray(range(16))
+    of = Asks(features=[memoryview(memory)[:4], memoryview(memory)[12:]])
+    (left,) = RoundLanes(lambda source: None).send({"draft:1": DraftOrders(1, asks=of)}).values()
+    memory[:] = bytes(16)
+    assert b"".join(left.asks.features) == bytes([0, 1, 2, 3, 12, 13, 14, 15])
