@@ -56,11 +56,11 @@ def _load_gpu_ops(name: str, device: torch.device) -> Ops:
         raise ValueError(
             f"the backend {name} cannot be imported ({error}): pip install 'paceline[gpu]', or choose reference"
         ) from error
-    if missing := missing_tables():
-        raise ValueError(f"the backend {name} needs the C extension ({missing}): install a C compiler and reinstall")
     interprets = name == "triton" and device.type == "cpu" and triton.knobs.runtime.interpret
     if device.type != "cuda" and not interprets:
         raise ValueError(f"the backend {name} runs on CUDA devices, not on {device}; choose auto")
+    if missing := missing_tables():
+        raise ValueError(f"the backend {name} needs the C extension ({missing}): install a C compiler and reinstall")
     if name == "flashinfer":
         from kernels.flashinfer_ops.ops import FlashInferOps
 

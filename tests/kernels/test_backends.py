@@ -10,11 +10,13 @@ import torch
 from kernels import round_tables
 from kernels.backends import load_ops
 from kernels.ops import Ops
+from kernels.round_tables import missing_tables
 
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="triton compiles for the GPU here")
 
 
 @NO_CUDA
+@pytest.mark.skipif(missing_tables() is not None, reason="the C extension was not built")
 def test_triton_runs_on_the_cpu_where_it_is_interpreted() -> None:
     pytest.importorskip("triton")
     ops: Ops = load_ops("triton", "cpu")

@@ -23,8 +23,11 @@ from kernels.round_tables import (
     extend_tables,
     growth_tables,
     make_units,
+    missing_tables,
 )
 from kernels.unit_rule import UnitRule
+
+pytestmark = pytest.mark.skipif(missing_tables() is not None, reason="the C extension was not built")
 
 PAGE_SIZE, NUM_PAGES, SEATS = 4, 40, 12
 SPARE_SLOT, SPARE_PLACE = 999, 77

@@ -13,10 +13,12 @@ from kernels.ops import AttentionBatch
 from tests.support.attention_batches import BRANCHY_TREE, Heads, Request, limits_of, make_batch
 
 pytest.importorskip("triton", reason="triton is not installed here")
-from kernels.round_tables import choose_rows
+from kernels.round_tables import choose_rows, missing_tables
 from kernels.triton_ops.attention_staging import Staging
 from kernels.triton_ops.attention_tuning import AttentionTuning
 from kernels.triton_ops.attention_units import Units, units_of
+
+pytestmark = pytest.mark.skipif(missing_tables() is not None, reason="the C extension was not built")
 
 NARROW, WIDE = 4, 16
 RULE = AttentionTuning(min_split_len=32).unit_rule(group=4, target_units=33)
