@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     with PacelineClient(config.router, request_timeout_s=_ANSWER_S, credentials=credentials) as client:
         reply = client.info()
         findings = diagnose(_look(config, credentials, reply), now_s=time.time())
-        if config.ask:
+        if config.ask and any(target.ready for target in reply.targets):  # else it would wait for one, and say so late
             findings.append(_answer(client))
     if config.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))

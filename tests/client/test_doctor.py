@@ -69,6 +69,7 @@ def test_a_service_that_is_gone_is_named_with_the_routers_words(
     assert "Connection refused" in found[0][2]
     assert any("no target is ready" in text for *_, text in found)
     assert any("without speculation" in text for *_, text in found)
+    assert all(finding["subject"] != "request" for finding in findings), "nothing is asked that nobody can answer"
 
 
 def test_a_service_that_only_the_router_reaches_is_a_warning(
