@@ -99,7 +99,10 @@ def load_head_config(path: Path) -> HeadConfig:
 
 def _refuse_other_heads(fields: Fields) -> None:
     """Refuses, by name, kinds of heads that are not EAGLE-3's single layer over three aux inputs."""
-    fields.require("num_hidden_layers", 1)
+    layers = fields.whole("num_hidden_layers", 1)
+    if layers != 1:
+        wanted = "1, as of every EAGLE-3 head: this is another model; name a head by --speculative-draft-model-path"
+        raise fields.error("num_hidden_layers", layers, wanted)
     fields.require("use_aux_hidden_state", True)
     fields.require("use_input_layernorm_in_first_layer", True)
     fields.require("use_last_layernorm", True)
