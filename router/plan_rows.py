@@ -86,7 +86,7 @@ class PlanRows:
         margin = np.where(is_off, settings.start_margin, settings.margin) * doubt
         self._gains = np.maximum(0.0, self._gains + np.log(new.goodput / held) - margin)
         better = (new.shapes != self.shapes).any(axis=1) & (self._gains > settings.patience * doubt)
-        better[0] = False
+        better[0], self._gains[0] = False, 0.0
         self.shapes[better] = new.shapes[better]
         self._gains[better] = 0.0
         alone, levels = self._goodput.alone(crowd), np.arange(len(SKILLS))

@@ -19,6 +19,7 @@ _MOST = 8.0  # weight of one cell
 _SAME = 0.35  # octaves of batch and of nodes within which stretches are of one cell
 _OTHER = 0.3  # of what one growth, or one way to step, shows, that holds for another
 _KEEP_S = 120.0  # over which what was seen fades
+_FORGOTTEN = 0.02  # weight of a cell that goes
 _MOST_OFF = 0.5  # in logarithms: a pause of the machine teaches little
 _MAX_CELLS = 32
 
@@ -86,6 +87,7 @@ class TrackRecord:
             keep = float(np.exp(-max(0.0, now_s - self._faded_s) / _KEEP_S))
             for cell in self._cells:
                 cell.weight *= keep
+            self._cells[:] = [cell for cell in self._cells if cell.weight > _FORGOTTEN]
         self._faded_s = now_s
         if self._cells:  # a promise takes half a millisecond
             self._next = (self._next + 1) % len(self._cells)
