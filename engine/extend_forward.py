@@ -144,17 +144,13 @@ class ExtendForward:
         self._last_hidden.index_copy_(0, places, hidden.index_select(0, last_rows))
 
     def _tables(self, layout: ExtendLayout) -> AttentionTables:
-        arena, size = self._arena, layout.bucket
-        return AttentionTables(
-            counts=arena.int32(layout.counts, 3),
-            units=arena.int32(layout.units, 4 * layout.max_units),
-            q_indptr=arena.int32(layout.q_indptr, size + 1),
-            prefix_len=arena.int32(layout.prefix_len, size),
-            local_len=arena.int32(layout.local_len, size),
+        size = layout.bucket
+        return self._arena.attention_tables(
+            layout,
+            size,
+            local_len=self._arena.int32(layout.local_len, size),
             is_causal=self._is_causal,
             ancestors=self._no_ancestors,
-            page_indptr=arena.int32(layout.page_indptr, size + 1),
-            page_ids=arena.page_ids,
         )
 
 

@@ -138,17 +138,12 @@ class GrowthForward:
 
     def _tables(self, layout: GrowthLayout) -> AttentionTables:
         """The beams' lengths and ancestors are written on the device, level by level."""
-        arena, size = self._arena, layout.num_sessions
-        return AttentionTables(
-            counts=arena.int32(layout.counts, 3),
-            units=arena.int32(layout.units, 4 * layout.max_units),
-            q_indptr=arena.int32(layout.q_indptr, size + 1),
-            prefix_len=arena.int32(layout.prefix_len, size),
+        return self._arena.attention_tables(
+            layout,
+            layout.num_sessions,
             local_len=self._local_len,
             is_causal=self._is_causal,
             ancestors=self._rows.ancestors,
-            page_indptr=arena.int32(layout.page_indptr, size + 1),
-            page_ids=arena.page_ids,
         )
 
     @torch.inference_mode()

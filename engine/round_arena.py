@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.ops import AttentionTables
 from kernels.round_tables import NUM_EXTEND_COLUMNS, NUM_GROWTH_COLUMNS, ExtendLayout, GrowthLayout
 from kernels.unit_rule import UnitRule
 from kernels.upload import Upload
@@ -44,6 +45,22 @@ class RoundArena:
     def part(self, start: int, num_bytes: int, dtype: torch.dtype) -> Tensor:
         """Flat, on the device."""
         return self._upload.tensor[start : start + num_bytes].view(dtype)
+
+    def attention_tables(
+        self, layout: ExtendLayout | GrowthLayout, size: int, *, local_len: Tensor, is_causal: Tensor, ancestors: Tensor
+    ) -> AttentionTables:
+        """Of up to ``size`` requests: what the layout has, and what lies elsewhere."""
+        return AttentionTables(
+            counts=self.int32(layout.counts, 3),
+            units=self.int32(layout.units, 4 * layout.max_units),
+            q_indptr=self.int32(layout.q_indptr, size + 1),
+            prefix_len=self.int32(layout.prefix_len, size),
+            local_len=local_len,
+            is_causal=is_causal,
+            ancestors=ancestors,
+            page_indptr=self.int32(layout.page_indptr, size + 1),
+            page_ids=self.page_ids,
+        )
 
     @property
     def page_ids(self) -> Tensor:

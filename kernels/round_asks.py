@@ -6,12 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kernels.extension import EXTENSION
 from kernels.round_tables import SessionRows
-
-try:
-    from kernels.cpu_ops import _native  # type: ignore[attr-defined]
-except ImportError:
-    _native = None
 
 
 class RoundAsks(NamedTuple):
@@ -38,12 +34,12 @@ def take_round(facts: np.ndarray, asks: RoundAsks, *, max_rows: int, most_len: i
     arrived, and the sessions wait (state 1). facts: int64 [4, seats]: arrived_len, newest_round, max_len, state.
 
     False without the C extension."""
-    if _native is None:
+    if EXTENSION is None:
         return False
-    taken: bool = _native.take_round(facts, *asks, max_rows, most_len)
+    taken: bool = EXTENSION.take_round(facts, *asks, max_rows, most_len)
     return taken
 
 
 def survey(shapes: np.ndarray, capacity: np.ndarray, rows: SessionRows, most_room: int) -> Survey:
     """shapes: int64 [4, b], of which a first number of 0 asks for no tree; capacity: int64 [seats], in tokens."""
-    return Survey(*_native.survey(shapes, rows.seats, capacity, rows.base_len, rows.num_rows, most_room))
+    return Survey(*EXTENSION.survey(shapes, rows.seats, capacity, rows.base_len, rows.num_rows, most_room))

@@ -12,12 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from kernels.extension import EXTENSION, MISSING
 from kernels.ops import AttentionBatch
-
-try:
-    from kernels.cpu_ops import _native  # type: ignore[attr-defined]
-except ImportError as error:
-    _native, _missing = None, str(error)
 
 NUM_EXTEND_COLUMNS = 5  # tokens, positions, slots, last rows, their places
 NUM_GROWTH_COLUMNS = 9  # place, root, committed_len, num_steps, topk, num_nodes, seed, temperature, min_score
@@ -138,14 +134,14 @@ class Grown(NamedTuple):
 
 def missing_tables() -> str | None:
     """Why there is no C extension to call; None where there is one."""
-    if _native is None:
-        return _missing
-    return None if hasattr(_native, "growth_tables") else "kernels.cpu_ops._native was built from older sources"
+    if EXTENSION is None:
+        return MISSING
+    return None if hasattr(EXTENSION, "growth_tables") else "kernels.cpu_ops._native was built from older sources"
 
 
 def load_batch(stage: np.ndarray, layout: np.ndarray, rule: np.ndarray, batch: AttentionBatch, variant: int) -> int:
     """MUTATES the stage. layout: a LoadLayout, int64. variant 0: the fastest for the batch. Returns the variant."""
-    chosen: int = _native.load_batch(
+    chosen: int = EXTENSION.load_batch(
         stage,
         layout,
         rule,
@@ -165,14 +161,14 @@ def load_batch(stage: np.ndarray, layout: np.ndarray, rule: np.ndarray, batch: A
 def choose_rows(rule: np.ndarray, batch: AttentionBatch) -> int:
     """Rows a tile: the smaller, unless its tiles would read more than wide_gain times the KV of the larger's."""
     columns = batch.q_indptr, batch.prefix_len, batch.local_len, batch.is_causal
-    chosen: int = _native.choose_rows(rule, *columns, batch.batch_invariant)
+    chosen: int = EXTENSION.choose_rows(rule, *columns, batch.batch_invariant)
     return chosen
 
 
 def make_units(rule: np.ndarray, batch: AttentionBatch, tile_rows: int, table: np.ndarray) -> tuple[int, int]:
     """MUTATES the table, int32 [4 * units]. Returns how many units there are, and the splits of split tiles."""
     columns = batch.q_indptr, batch.prefix_len, batch.local_len, batch.is_causal
-    counts: tuple[int, int] = _native.make_units(rule, *columns, batch.batch_invariant, tile_rows, table)
+    counts: tuple[int, int] = EXTENSION.make_units(rule, *columns, batch.batch_invariant, tile_rows, table)
     return counts
 
 
@@ -181,7 +177,7 @@ def extend_tables(
 ) -> Filled:
     """MUTATES the stage: one causal forward of a piece of the rows. layout: an ExtendLayout, int64."""
     return Filled(
-        *_native.extend_tables(stage, layout, room.rule, *rows, *at, *piece, room.spare_slot, room.spare_place)
+        *EXTENSION.extend_tables(stage, layout, room.rule, *rows, *at, *piece, room.spare_slot, room.spare_place)
     )
 
 
@@ -192,7 +188,7 @@ def growth_tables(
     *columns, page_size = rows
     wishes, places, page_indptr, variant = growth
     return Grown(
-        *_native.growth_tables(
+        *EXTENSION.growth_tables(
             stage,
             layout,
             room.rule,
@@ -211,11 +207,11 @@ def growth_tables(
 
 def copy_buffer(stage: np.ndarray, at: int, data: bytes | bytearray | memoryview) -> int:
     """MUTATES the stage from byte ``at`` on. Returns the byte behind what was copied."""
-    stop: int = _native.copy_buffer(stage, at, data)
+    stop: int = EXTENSION.copy_buffer(stage, at, data)
     return stop
 
 
 def copy_tensor(stage: np.ndarray, at: int, tensor: Tensor) -> int:
     """MUTATES the stage from byte ``at`` on: a contiguous tensor on the host. Returns the byte behind it."""
-    stop: int = _native.copy_bytes(stage, at, tensor.data_ptr(), tensor.nbytes)
+    stop: int = EXTENSION.copy_bytes(stage, at, tensor.data_ptr(), tensor.nbytes)
     return stop

@@ -6,10 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-try:
-    from kernels.cpu_ops import _native  # type: ignore[attr-defined]
-except ImportError:
-    _native = None
+from kernels.extension import EXTENSION
 
 _NUM_COLUMNS = 8
 
@@ -34,7 +31,7 @@ class ExtendFrame(NamedTuple):
 def read_extend(payload: bytes | bytearray, vocab_size: int) -> ExtendFrame | None:
     """Of a SpeculateRequest that holds an ExtendInput and nothing else, whose columns and rows agree. None for all
     others, sound or not: protobuf is to judge them."""
-    found = None if _native is None else _native.read_extend(payload, vocab_size)
+    found = None if EXTENSION is None else EXTENSION.read_extend(payload, vocab_size)
     if found is None:
         return None
     incarnation, count, rows, dtype, width, start, stop, is_one_shape, columns = found
@@ -56,7 +53,7 @@ class TreeNumbers(NamedTuple):
 
 def write_trees(incarnation: int, trees: TreeNumbers) -> bytes | None:
     """A SpeculateResponse that holds these as its VerifyInput and nothing else. None without the extension."""
-    if _native is None:
+    if EXTENSION is None:
         return None
-    payload: bytes = _native.write_verify(incarnation, *trees)
+    payload: bytes = EXTENSION.write_verify(incarnation, *trees)
     return payload

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kernels.extension import EXTENSION
 from kernels.ops import AttentionBatch, TreeBatch, WalkResult
 
 
@@ -114,8 +115,4 @@ def commit_walk(table: CommitTable, rows: CommitRows, walk: WalkResult, *, step:
 
 def load_step_trees() -> StepTrees | None:
     """None where the extension was not built, or does not load."""
-    try:
-        from kernels.cpu_ops import _native  # type: ignore[attr-defined]
-    except ImportError:
-        return None
-    return StepTrees(_native)
+    return None if EXTENSION is None else StepTrees(EXTENSION)

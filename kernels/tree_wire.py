@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kernels.extension import EXTENSION
+
 
 class WireTrees(NamedTuple):
     """A VerifyInput. Lists have an entry a tree; nodes are flat, in the order of the trees."""
@@ -44,8 +46,4 @@ class TreeWire:
 
 def load_tree_wire() -> TreeWire | None:
     """None where the extension was not built, or does not load."""
-    try:
-        from kernels.cpu_ops import _native  # type: ignore[attr-defined]
-    except ImportError:
-        return None
-    return TreeWire(_native)
+    return None if EXTENSION is None else TreeWire(EXTENSION)

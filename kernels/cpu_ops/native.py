@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernels.cpu_ops.tiles import AttentionTiles
 from kernels.cpu_ops.weights import address_of_weight, can_round, fits_weight, rounded_shape
+from kernels.extension import EXTENSION, MISSING
 from kernels.ops import AttentionWeights
 
 _LOG = logging.getLogger(__name__)
@@ -306,13 +307,11 @@ def _row_stride(tensor: Tensor) -> int:
 
 def load_native(*, num_threads: int | None = None) -> NativeKernels | None:
     """The extension's kernels, or None (and one log line) where it was not built or does not load."""
-    try:
-        from kernels.cpu_ops import _native  # type: ignore[attr-defined]
-    except ImportError as error:
+    if EXTENSION is None:
         _LOG.warning(
-            "CPU kernels are off, torch computes instead (slower): %s. Install a C compiler and reinstall.", error
+            "CPU kernels are off, torch computes instead (slower): %s. Install a C compiler and reinstall.", MISSING
         )
         return None
-    kernels = NativeKernels(_native, num_threads=num_threads)
+    kernels = NativeKernels(EXTENSION, num_threads=num_threads)
     _LOG.info("CPU kernels: %s, %d threads", kernels.isa, kernels.num_threads)
     return kernels

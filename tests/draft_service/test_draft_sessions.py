@@ -224,10 +224,10 @@ def test_a_round_is_taken_in_alike_with_and_without_the_extension(monkeypatch: p
     for _ in range(400):
         batch = _random_round(rng, by_call.table)
         answers = []
-        for bench, native in ((by_call, round_asks._native), (by_arrays, None)):
+        for bench, native in ((by_call, round_asks.EXTENSION), (by_arrays, None)):
             replies = Replies()
             with monkeypatch.context() as patch:
-                patch.setattr(round_asks, "_native", native)
+                patch.setattr(round_asks, "EXTENSION", native)
                 bench.table.extend_all(batch, 7, stream=1, replies=replies, max_rows=5)
             answers.append(list(each_reply(replies.by_stream.get(1, []))))
         assert answers[0] == answers[1]

@@ -10,13 +10,13 @@ import torch
 from kernels import round_tables
 from kernels.backends import load_ops
 from kernels.ops import Ops
-from kernels.round_tables import missing_tables
+from tests.support.extension import needs_extension
 
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="triton compiles for the GPU here")
 
 
 @NO_CUDA
-@pytest.mark.skipif(missing_tables() is not None, reason="the C extension was not built")
+@needs_extension
 def test_triton_runs_on_the_cpu_where_it_is_interpreted() -> None:
     pytest.importorskip("triton")
     ops: Ops = load_ops("triton", "cpu")
@@ -43,8 +43,8 @@ def test_a_gpus_backend_without_the_c_extension_says_so(
     native: object, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr(round_tables, "_native", native)
-    monkeypatch.setattr(round_tables, "_missing", "no module", raising=False)
+    monkeypatch.setattr(round_tables, "EXTENSION", native)
+    monkeypatch.setattr(round_tables, "MISSING", "no module")
     with pytest.raises(ValueError, match=f"triton needs the C extension .*{why}.*: install a C compiler and reinstall"):
         load_ops("triton", "cuda")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 
 import pytest
 import torch
 
+from kernels.cpu_ops import native
 from kernels.cpu_ops.ops import CpuOps
 from kernels.reference.ops import ReferenceOps
 
@@ -15,8 +15,7 @@ from kernels.reference.ops import ReferenceOps
 def test_without_the_extension_torch_computes_and_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "kernels.cpu_ops._native", None)
-    monkeypatch.delattr("kernels.cpu_ops._native", raising=False)
+    monkeypatch.setattr(native, "EXTENSION", None)
     with caplog.at_level(logging.INFO, logger="kernels.cpu_ops"):
         ops = CpuOps()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]

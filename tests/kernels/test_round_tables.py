@@ -23,11 +23,11 @@ from kernels.round_tables import (
     extend_tables,
     growth_tables,
     make_units,
-    missing_tables,
 )
 from kernels.unit_rule import UnitRule
+from tests.support.extension import needs_extension
 
-pytestmark = pytest.mark.skipif(missing_tables() is not None, reason="the C extension was not built")
+pytestmark = needs_extension
 
 PAGE_SIZE, NUM_PAGES, SEATS = 4, 40, 12
 SPARE_SLOT, SPARE_PLACE = 999, 77

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernels.round_tables import missing_tables
 from kernels.round_wire import ExtendFrame, TreeNumbers, read_extend, write_trees
 from paceline.round_codec import field_head
 from paceline.v1 import common_pb2, draft_pb2, verify_pb2
+from tests.support.extension import needs_extension
 
-pytestmark = pytest.mark.skipif(missing_tables() is not None, reason="the C extension was not built")
+pytestmark = needs_extension
 
 VOCAB = 50_000
 VERIFIED_ID = verify_pb2.ExtendInput.VERIFIED_ID_FIELD_NUMBER

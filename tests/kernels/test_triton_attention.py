@@ -24,15 +24,15 @@ from tests.support.attention_batches import (
 )
 
 pytest.importorskip("triton", reason="triton is not installed here")
-from kernels.round_tables import missing_tables
 from kernels.triton_ops.attention_buffers import TritonAttentionBuffers
 from kernels.triton_ops.attention_tuning import AttentionTuning
 from kernels.triton_ops.attention_units import units_of
 from kernels.triton_ops.ops import TritonOps
+from tests.support.extension import needs_extension
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="triton compiles for the GPU here"),
-    pytest.mark.skipif(missing_tables() is not None, reason="the C extension was not built"),
+    needs_extension,
 ]
 
 CPU = torch.device("cpu")

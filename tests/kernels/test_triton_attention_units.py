@@ -13,12 +13,13 @@ from kernels.ops import AttentionBatch
 from tests.support.attention_batches import BRANCHY_TREE, Heads, Request, limits_of, make_batch
 
 pytest.importorskip("triton", reason="triton is not installed here")
-from kernels.round_tables import choose_rows, missing_tables
+from kernels.round_tables import choose_rows
 from kernels.triton_ops.attention_staging import Staging
 from kernels.triton_ops.attention_tuning import AttentionTuning
 from kernels.triton_ops.attention_units import Units, units_of
+from tests.support.extension import needs_extension
 
-pytestmark = pytest.mark.skipif(missing_tables() is not None, reason="the C extension was not built")
+pytestmark = needs_extension
 
 NARROW, WIDE = 4, 16
 RULE = AttentionTuning(min_split_len=32).unit_rule(group=4, target_units=33)
