@@ -22,6 +22,7 @@ from dataclasses import replace
 from statistics import quantiles
 from typing import TYPE_CHECKING, NoReturn
 
+import torch
 from prometheus_client import CollectorRegistry
 
 from bench.host_draft_model import HIDDEN, PAGE_SIZE, SHAPE, VOCAB, StampedDrafter
@@ -74,7 +75,8 @@ def serve_draft(ready: Connection, batch: int, round_s: float, *, by_lane: bool)
     engine = DraftEngine(drafter, table, limits=StepLimits(512, 64), clock=time.perf_counter)
 
     async def serve() -> None:
-        service = DraftService(LoadedDraft(config, engine, info), registry=CollectorRegistry())
+        draft = LoadedDraft(config, engine, info, torch.device("cpu"))
+        service = DraftService(draft, registry=CollectorRegistry())
         ready.send(await service.start())
         await service.failed
 

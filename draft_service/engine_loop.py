@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from draft_service.draft_engine import DraftEngine
 from draft_service.events import Event
 from draft_service.load import LoadFigures
 from draft_service.replies import Replies
 from draft_service.step_record import StepRecord
+from engine.device import computing_on
 from paceline.mailbox import Mailbox
 
 _REST_S = 1.0  # without an event: nobody waits for a round, and the last ones' messages take memory
@@ -40,9 +43,12 @@ class Outlets:
 class EngineLoop:
     """Runs a DraftEngine on a thread of its own, from ``start`` to ``close``."""
 
-    def __init__(self, engine: DraftEngine, mailbox: Mailbox[Event | None], outlets: Outlets) -> None:
-        """mailbox: the thread's, to which lanes may bring events, too; None ends it."""
+    def __init__(
+        self, engine: DraftEngine, mailbox: Mailbox[Event | None], outlets: Outlets, *, device: torch.device
+    ) -> None:
+        """mailbox: the thread's, to which lanes may bring events, too; None ends it. device: that of the engine."""
         self._engine = engine
+        self._device = device
         self._outlets = outlets
         self._mailbox = mailbox
         self._thread = threading.Thread(target=self._run, name="draft-engine", daemon=True)
@@ -62,8 +68,9 @@ class EngineLoop:
 
     def _run(self) -> None:
         try:
-            while self._turn():
-                pass
+            with computing_on(self._device):
+                while self._turn():
+                    pass
         except Exception as error:  # noqa: BLE001 - whatever ends the engine must end the service, not hang its peers
             _log.exception("the engine thread ended")
             self._outlets.failed(error)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+import torch
 from prometheus_client import CollectorRegistry
 
 from draft_service.capacity import choose_pages, memory_needs
@@ -37,6 +38,7 @@ from engine.wire import dtype_named
 from paceline.errors import UnavailableError
 from paceline.mailbox import Mailbox
 from paceline.plumbing import Plumbing
+from paceline.threads import busy_wait_s
 from paceline.tracing import Tracer
 
 _DRAIN_LOOK_S = 0.02  # between looks at the sessions that are left
@@ -53,6 +55,7 @@ class LoadedDraft:
     config: DraftConfig
     engine: DraftEngine
     info: DraftInfo
+    device: torch.device
 
     @classmethod
     def load(cls, config: DraftConfig, *, tracer: Tracer | None = None) -> Self:
@@ -75,7 +78,7 @@ class LoadedDraft:
         )
         engine = DraftEngine(drafter, table, limits=limits, clock=time.perf_counter)
         info = describe_draft(config, model, target, num_pages=num_pages, context_length=context_length)
-        return cls(config, engine, replace(info, propose_times=times))
+        return cls(config, engine, replace(info, propose_times=times), device)
 
 
 class DraftService:
@@ -99,13 +102,14 @@ class DraftService:
             metrics=DraftMetrics(registry),
         )
         plumbing = plumbing or Plumbing()
-        mailbox = Mailbox[Event | None]()
+        is_gpu = draft.device.type == "cuda"
+        mailbox = Mailbox[Event | None](busy_wait_s(draft.config.busy_wait_ms, beside_gpu=is_gpu))
         self._lanes = RoundLanes(LaneTerms(self.info.incarnation, max_replies, plumbing.lane_bytes, mailbox.watch))
         self._has_lanes = plumbing.tls is None and not draft.config.disable_round_lane
         call = loop.call_soon_threadsafe
         sender = ReplySender(self._lanes, front=self._front, call=call)
         outlets = Outlets(answer=sender.answer, note=sender.note, failed=lambda error: call(self._fail, error))
-        self._loop = EngineLoop(engine, mailbox, outlets)
+        self._loop = EngineLoop(engine, mailbox, outlets, device=draft.device)
         self._rpc = plumbing.server(SERVICE_NAME)
         servicer = DraftServicer(
             self.info, front=self._front, lanes=self._lanes, post=self._loop.post, clock=time.perf_counter

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from engine.wire import dtype_named
@@ -28,6 +31,17 @@ def choose_ops(at: torch.device, kernel_backend: str, *, dtype: str, num_threads
         return load_ops(kernel_backend, at, dtype=dtype_named(dtype), num_threads=num_threads)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(f"--device {at}, --kernel-backend {kernel_backend}, --dtype {dtype}: {error}") from error
+
+
+@contextmanager
+def computing_on(device: torch.device) -> Iterator[None]:
+    """For a thread that launches work there and wants no gradients: a GPU and its context are the thread's current
+    ones, so that no call has to see to that."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.cuda.current_stream(device).synchronize()  # set_device does nothing where it is the current one already
+    with torch.inference_mode():
+        yield
 
 
 def rank_devices(device: str, *, base_gpu_id: int = 0, tp_size: int = 1) -> list[torch.device]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +31,6 @@ from paceline.types import MAX_SCRATCH_NODES, TreeShape
 MAX_BEAM_ROWS = 2048  # of one level, all sessions together
 
 _PAGE_ID_BYTES = 4
-_HERE = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,8 @@ class DrafterLimits:
 
 
 class DeviceDrafter:
-    """Does what a Drafter does, with one wait a round: for the copy of the finished trees.
+    """Does what a Drafter does, with one wait a round: for the copy of the finished trees. To be used by threads whose
+    current device is the model's: ``engine.device.computing_on``.
 
     A tree grows in the graph of the smallest captured shape that covers its own; one that none covers grows by the same
     code without a graph. Sessions that ask for no tree run last, and nobody waits for them.
@@ -54,7 +53,6 @@ class DeviceDrafter:
         self._model = model
         self._cache = cache
         self._limits = limits
-        self._device, self._is_cuda = model.device, model.device.type == "cuda"
         last_hidden = torch.zeros(
             (limits.max_sessions + 1, model.config.hidden_size), dtype=model.dtype, device=model.device
         )
@@ -74,17 +72,16 @@ class DeviceDrafter:
     @torch.inference_mode()
     def capture(self, shapes: Sequence[TreeShape], capture: Capture) -> None:
         """Captures the forwards of all row buckets, and the growths of these shapes; a progress bar on a terminal."""
-        with self._on_device():
-            self._groves.lay_out_in({GrowthShape(s.num_steps, s.eagle_topk, s.num_draft_tokens) for s in shapes})
-            extends, growths = self._extend.keys(), self._growth.keys(self._groves.shapes)
-            spare = spare_batch(self._cache)
-            with tqdm(total=len(extends) + len(growths), desc="CUDA graphs", unit="graph", disable=None) as bar:
-                for extend in extends:
-                    self._extend.capture(extend, spare, capture)
-                    bar.update()
-                for growth in growths:
-                    self._growth.capture(growth, spare, capture)
-                    bar.update()
+        self._groves.lay_out_in({GrowthShape(s.num_steps, s.eagle_topk, s.num_draft_tokens) for s in shapes})
+        extends, growths = self._extend.keys(), self._growth.keys(self._groves.shapes)
+        spare = spare_batch(self._cache)
+        with tqdm(total=len(extends) + len(growths), desc="CUDA graphs", unit="graph", disable=None) as bar:
+            for extend in extends:
+                self._extend.capture(extend, spare, capture)
+                bar.update()
+            for growth in growths:
+                self._growth.capture(growth, spare, capture)
+                bar.update()
 
     def extend(self, items: Sequence[ExtendItem]) -> list[DraftTree | None]:
         """Writes the rows of all items, and grows a tree for each that asks for one; None for the others.
@@ -99,13 +96,12 @@ class DeviceDrafter:
         copy = self._copies[self._turn]
         seen = survey(batch.shapes, batch.held.capacity, batch.rows, MAX_SCRATCH_NODES)  # more is never asked for
         asked = None
-        with self._on_device():
-            if seen.num_asking == len(batch):
-                order = self._propose(batch, seen.key, copy)
-            else:
-                asked = batch.shapes[0].nonzero()[0]
-                order = self._propose(batch.take(asked), None, copy) if len(asked) else []
-                self._write(batch.take((batch.shapes[0] == 0).nonzero()[0]), keeps_hidden=False)
+        if seen.num_asking == len(batch):
+            order = self._propose(batch, seen.key, copy)
+        else:
+            asked = batch.shapes[0].nonzero()[0]
+            order = self._propose(batch.take(asked), None, copy) if len(asked) else []
+            self._write(batch.take((batch.shapes[0] == 0).nonzero()[0]), keeps_hidden=False)
         return _Begun(len(batch), asked, order, copy)
 
     def _propose(self, batch: ExtendBatch, key: tuple[int, ...] | None, copy: NodesCopy) -> list[np.ndarray]:
@@ -140,10 +136,6 @@ class DeviceDrafter:
             rows = self._extend.fill(self._arena.stage(), batch, piece, pages_start=self._arena.middle)
             self._arena.send(rows.start, rows.stop)
             rows.launch()
-
-    def _on_device(self) -> AbstractContextManager[object]:
-        """Kernels launch on the thread's current device."""
-        return torch.cuda.device(self._device) if self._is_cuda else _HERE
 
 
 class _Begun:

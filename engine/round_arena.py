@@ -24,14 +24,14 @@ class RoundArena:
     def __init__(self, *, before: int, behind: int, device: torch.device) -> None:
         """before, behind: bytes on either side of the middle, at most."""
         self.middle = aligned(before)
-        self._upload = Upload((self.middle + aligned(behind),), torch.uint8, device)
+        self._upload = Upload(self.middle + aligned(behind), torch.uint8, device)
 
     def stage(self) -> np.ndarray:
         """uint8: what to write next. Waits only where its last copy, some sends ago, has not been made yet."""
-        return self._upload.stage_array()
+        return self._upload.stage()
 
     def send(self, start: int, stop: int) -> None:
-        """MUTATES these bytes on the device, in stream order; some behind them may change as well."""
+        """MUTATES these bytes on the device, in stream order."""
         self._upload.send(stop, start=start)
 
     def int64(self, start: int, count: int) -> Tensor:

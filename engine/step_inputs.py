@@ -77,7 +77,7 @@ class StepInputs:
     def __init__(self, num_values: int, *, spare_slot: int, device: torch.device) -> None:
         """num_values: of the largest StepSize."""
         self.num_values = num_values
-        self._upload = Upload((num_values,), torch.int64, device)
+        self._upload = Upload(num_values, torch.int64, device)
         self._paddings = (0, 0, 0, spare_slot, spare_slot, spare_slot)
         self._step_trees = load_step_trees()
         self._kept: dict[StepSize, _Kept] = {}
@@ -92,7 +92,7 @@ class StepInputs:
         Waits only where the copy of two loads ago has not been made yet.
         """
         assert size.holds(StepSize.of(plan)) and size.num_values <= self.num_values
-        staged, layout = self._upload.stage_array(), self._of(size).layout
+        staged, layout = self._upload.stage(), self._of(size).layout
         narrow = plan.tokens, plan.positions, plan.logit_rows
         wide = plan.slots, plan.move_src, plan.move_dst
         if self._step_trees is not None:

@@ -139,7 +139,6 @@ class TargetModel:
                 capture=CudaCapture(self.device) if capture is None else capture,
             )
 
-    @torch.inference_mode()
     def step(self, plan: StepPlan, cache: TargetCache, *, drawn: Tensor | None = None) -> StepOutput:
         """Moves, then one forward of all rows. MUTATES the cache: the moved slots, then the rows' slots.
 
@@ -147,6 +146,12 @@ class TargetModel:
         inference tensors, those of a captured step valid until the next one. drawn: [trees] integers, what the roots
         of the step before drew; rank 0 gives them where the plan has tokens of these.
         """
+        if torch.is_inference_mode_enabled():  # entering it takes a cold host long
+            return self._step(plan, cache, drawn)
+        with torch.inference_mode():
+            return self._step(plan, cache, drawn)
+
+    def _step(self, plan: StepPlan, cache: TargetCache, drawn: Tensor | None) -> StepOutput:
         fill = self._fill(plan, drawn)
         graphs = self._graphs if self._graphs is not None and self._graphs.cache is cache else None
         size = None if graphs is None else graphs.size_for(plan)

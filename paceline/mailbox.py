@@ -7,6 +7,7 @@ import math
 import os
 import select
 import threading
+import time
 from collections import deque
 from typing import Generic, Protocol, TypeVar
 
@@ -39,7 +40,10 @@ class Mailbox(Generic[EventT]):
     costs two threads' wakes, and the interpreter's lock between them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, busy_wait_s: float = 0.0) -> None:
+        """busy_wait_s: since a source had something last, in which a wait keeps looking and does not sleep."""
+        self._busy_wait_s = busy_wait_s
+        self._heard_s = -math.inf  # when a source had something last
         self._events: deque[EventT] = deque()
         self._sources: dict[int, Source] = {}
         self._lock = threading.Lock()  # of what follows
@@ -101,15 +105,27 @@ class Mailbox(Generic[EventT]):
     def _look(self, timeout_s: float | None) -> None:
         """Reads the sources that have something; waits for that, or for an event that is put."""
         self._is_waiting = True  # before the look at the events: one that is put after it rings
-        ready = self._ready(0.0 if self._events or self._newcomers else timeout_s)
+        ready = self._ready_within(0.0 if self._events or self._newcomers else timeout_s)
         self._is_waiting = False
         for descriptor in ready:
             if descriptor == self._ear:
                 with contextlib.suppress(BlockingIOError):
                     os.read(self._ear, 4096)
-            elif not self._sources[descriptor].take_in():
-                del self._sources[descriptor]
-                self._descriptors.remove(descriptor)
+            else:
+                self._heard_s = time.monotonic()
+                if not self._sources[descriptor].take_in():
+                    del self._sources[descriptor]
+                    self._descriptors.remove(descriptor)
+
+    def _ready_within(self, timeout_s: float | None) -> list[int]:
+        now_s = time.monotonic()
+        end_s = math.inf if timeout_s is None else now_s + timeout_s
+        busy_until_s = min(end_s, self._heard_s + self._busy_wait_s)
+        while now_s < busy_until_s:
+            if ready := self._ready(0.0):
+                return ready
+            now_s = time.monotonic()
+        return self._ready(None if timeout_s is None else max(0.0, end_s - now_s))
 
     def _ready(self, timeout_s: float | None) -> list[int]:
         if max(self._descriptors) < _SELECTABLE:

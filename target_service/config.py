@@ -56,6 +56,11 @@ class TargetConfig(ServiceFlags):
     )
     context_length: int | None = flag(None, help="tokens of a request, prompt and output; unset: the model's own")
 
+    busy_wait_ms: float | None = flag(
+        None,
+        help="how long the engine's thread looks for the next trees without sleeping, which takes a core; "
+        "unset: 10 on a GPU with 4 cores or more, else 0",
+    )
     disable_overlap_schedule: bool = flag(
         False, help="one step at a time: no half of a round while the other is drafted, no plain step ahead"
     )
@@ -88,6 +93,12 @@ class TargetConfig(ServiceFlags):
         for name in ("max_total_tokens", "context_length", "speculative_tree_deadline_ms"):
             value = getattr(self, name)
             require(value is None or value > 0, name, value, "above 0, or unset")
+        require(
+            self.busy_wait_ms is None or self.busy_wait_ms >= 0,
+            "busy_wait_ms",
+            self.busy_wait_ms,
+            "0 or more, or unset",
+        )
         timeout_s = self.speculative_draft_timeout_s
         require(timeout_s > 0, "speculative_draft_timeout_s", timeout_s, "above 0 seconds")
 

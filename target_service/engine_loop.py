@@ -70,12 +70,12 @@ class EngineLoop:
 
     def run(self) -> None:
         """Turns until a Stopped event; then the other ranks end as well."""
-        self._parts.runner.enter_thread()
-        wait_s = 0.0
-        while not self._inbox.stopped:
-            wait_s = self.turn(wait_s)
-        self._reporter.flush()
-        self._parts.runner.stop()
+        with self._parts.runner.thread():
+            wait_s = 0.0
+            while not self._inbox.stopped:
+                wait_s = self.turn(wait_s)
+            self._reporter.flush()
+            self._parts.runner.stop()
 
     def turn(self, wait_s: float) -> float:
         """Waits at most wait_s for events, launches what is due, and lands at most one step. Returns how long the next

@@ -16,6 +16,7 @@ from kernels.ops import WalkLimits
 from paceline.errors import PacelineError, UnavailableError
 from paceline.mailbox import Mailbox
 from paceline.plumbing import Plumbing
+from paceline.threads import busy_wait_s
 from paceline.tracing import Tracer
 from target_service.codec import Edge
 from target_service.config import TargetConfig
@@ -122,7 +123,7 @@ class TargetService:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._mailbox = Mailbox[Event]()
+        self._mailbox = Mailbox[Event](busy_wait_s(config.busy_wait_ms, beside_gpu=target.parts.runner.is_asynchronous))
         identity = LinkIdentity(
             incarnation=info.incarnation,
             name=f"{config.host}:{config.port}",

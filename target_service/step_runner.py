@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from engine.device import computing_on
 from engine.plan import StepPlan
 from engine.pool import TargetCache
 from engine.target_model import TargetModel
@@ -64,11 +66,9 @@ class StepRunner:
         self.is_asynchronous = model.device.type == "cuda"  # whether ``launch`` returns before the step is computed
         self.features = FeatureRows(cache.features)
 
-    def enter_thread(self) -> None:
-        """To be called once by the thread that is going to launch: CUDA's current device is each thread's own."""
-        device = self._model.device
-        if device.type == "cuda" and device.index is not None:
-            torch.cuda.set_device(device)
+    def thread(self) -> AbstractContextManager[None]:
+        """For the thread that is going to launch, as long as it does."""
+        return computing_on(self._model.device)
 
     def launch(
         self,

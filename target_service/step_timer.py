@@ -7,6 +7,8 @@ from typing import Protocol
 
 import torch
 
+from kernels.cuda_driver import CudaDriver, made_event
+
 
 class StepTimer(Protocol):
     """Marks one step at a time; no mark waits for the device."""
@@ -51,17 +53,18 @@ class HostTimer:
 class CudaTimer:
     """Of the current CUDA stream."""
 
-    def __init__(self) -> None:
-        self._started, self._forwarded, self._sampled = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    def __init__(self, device: torch.device) -> None:
+        self._driver = CudaDriver(device)
+        self._started, self._forwarded, self._sampled = (made_event(enable_timing=True) for _ in range(3))
 
     def start(self) -> None:
-        self._started.record()
+        self._driver.record(self._started.cuda_event)
 
     def forwarded(self) -> None:
-        self._forwarded.record()
+        self._driver.record(self._forwarded.cuda_event)
 
     def sampled(self) -> None:
-        self._sampled.record()
+        self._driver.record(self._sampled.cuda_event)
 
     def is_over(self) -> bool:
         over: bool = self._sampled.query()
@@ -73,4 +76,4 @@ class CudaTimer:
 
 
 def make_timer(device: torch.device) -> StepTimer:
-    return CudaTimer() if device.type == "cuda" else HostTimer()
+    return CudaTimer(device) if device.type == "cuda" else HostTimer()

@@ -34,7 +34,7 @@ class Staging:
         *starts, total = itertools.accumulate(
             (-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes.values()), initial=0
         )
-        self._upload = Upload((total,), torch.uint8, device)
+        self._upload = Upload(total, torch.uint8, device)
         self._layout = np.array([*LoadLayout._make([*starts, max_units])])
         self._rule = rule.numbers
         self._pages_start = starts[-1]
@@ -48,6 +48,6 @@ class Staging:
 
     def load(self, batch: AttentionBatch, variant: int) -> int:
         """In the order of the current stream. Reads the batch at once. variant 0: the fastest. Returns the variant."""
-        variant = load_batch(self._upload.stage_array(), self._layout, self._rule, batch, variant)
+        variant = load_batch(self._upload.stage(), self._layout, self._rule, batch, variant)
         self._upload.send(self._pages_start + 4 * len(batch.page_ids))
         return variant

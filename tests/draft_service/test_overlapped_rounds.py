@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from draft_service.batcher import StepLimits
 from draft_service.draft_engine import DraftEngine
@@ -71,7 +72,7 @@ class Draft:
         self.errors: list[BaseException] = []
         self._answers: queue.SimpleQueue[Replies] = queue.SimpleQueue()
         outlets = Outlets(answer=self._answers.put, note=lambda _: None, failed=self.errors.append)
-        self.loop = EngineLoop(engine, Mailbox(), outlets)
+        self.loop = EngineLoop(engine, Mailbox(), outlets, device=torch.device("cpu"))
 
     def post(self, *, openings: tuple[Opening, ...] = (), asks: tuple[int, ...] = (), round_: int = 1) -> None:
         """One message of the target, which asks for a first tree of each of the sessions."""

@@ -124,3 +124,25 @@ def test_descriptors_that_select_does_not_take_are_polled() -> None:
     mailbox.close()
     source.theirs.close()
     assert not mailbox.gather()
+
+
+def test_a_wait_after_a_source_spoke_does_not_sleep_and_still_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps: list[float | None] = []
+    wait = select.select
+    monkeypatch.setattr(select, "select", lambda *args: (sleeps.append(args[3]), wait(*args))[1])
+    mailbox = Mailbox[bytes](busy_wait_s=WAIT_S)
+    source = Words(mailbox)
+    mailbox.watch(source)
+    assert mailbox.take(0.001) == [], "nothing was said yet"
+    assert any(sleeps), "so it slept"
+    source.theirs.send(b"word")
+    assert taken(mailbox) == [b"word"]
+    sleeps.clear()
+    assert mailbox.take(0.002) == []
+    assert len(sleeps) > 1 and not any(sleeps)
+    source.theirs.send(b"more")
+    assert taken(mailbox) == [b"more"]
+    mailbox.put(b"put")
+    assert mailbox.take(None) == [b"put"]
+    mailbox.close()
+    source.theirs.close()
