@@ -26,7 +26,8 @@ class StepLimits:
 class Picked:
     """One step's work. Asks and rounds run first, for somebody waits for their trees."""
 
-    asks: list[tuple[WaitingAsks, StepBatch]]
+    entries: list[WaitingAsks]
+    asks: list[StepBatch]  # what was taken of each entry
     rounds: PickedWork
     bulk: PickedWork
 
@@ -37,7 +38,8 @@ def pick_work(line: Iterable[Session | WaitingAsks], limits: StepLimits) -> Pick
     An ask with at most bulk_rows rows is run whole, as long as round_rows lasts. What is left, asks with more
     rows before sessions without an ask, shares bulk_rows: a long prompt never delays the trees of others by more.
     """
-    asks: list[tuple[WaitingAsks, StepBatch]] = []
+    entries: list[WaitingAsks] = []
+    asks: list[StepBatch] = []
     rounds: PickedWork = []
     waiting: list[Session] = []
     left = limits.round_rows
@@ -46,7 +48,8 @@ def pick_work(line: Iterable[Session | WaitingAsks], limits: StepLimits) -> Pick
             taken = entry.take(left)
             if taken is not None:
                 left -= len(taken.tokens)
-                asks.append((entry, taken))
+                entries.append(entry)
+                asks.append(taken)
             continue
         num_rows = entry.num_rows_to_run
         if entry.ask is None or num_rows > limits.bulk_rows:
@@ -54,12 +57,17 @@ def pick_work(line: Iterable[Session | WaitingAsks], limits: StepLimits) -> Pick
         elif num_rows <= left:
             left -= num_rows
             rounds.append((entry, entry.take(num_rows)))
+    bulk = _pick_bulk(waiting, limits.bulk_rows) if waiting else []
+    return Picked(entries, asks, rounds, bulk)
+
+
+def _pick_bulk(waiting: list[Session], left: int) -> PickedWork:
+    """left: rows."""
     bulk: PickedWork = []
-    left = limits.bulk_rows
     for session in sorted(waiting, key=lambda s: s.ask is None):
         if left == 0:
             break
         work = session.take(left)
         left -= len(work.rows)
         bulk.append((session, work))
-    return Picked(asks, rounds, bulk)
+    return bulk

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from draft_service.events import Opening, RoundMessage, SyncMessage
-from draft_service.extend_codec import decode_round, take_frame
+from draft_service.extend_codec import FLOATS, decode_round, read_round
 from draft_service.frame_codec import RoundFrame, parse_round
 from draft_service.info import DraftInfo
 from draft_service.lane_door import LaneOffer
 from draft_service.load import LoadFigures
 from draft_service.replies import SessionCode, SessionReply, StreamReplies, SyncReply, TreeReplies
-from kernels.round_wire import ExtendFrame, TreeNumbers, read_extend, write_trees
+from kernels.round_wire import ExtendBounds, write_trees
 from paceline import __version__
 from paceline.codec import decode_sampling_params, decode_token_ids, encode_tree_shape
 from paceline.errors import InvalidInputError, MismatchError, PacelineError, WireError
@@ -22,7 +22,6 @@ from paceline.rounds import RawTensor, VerifyColumns
 from paceline.v1 import common_pb2, draft_pb2
 
 MAX_SYNC_BYTES = 1 << 20
-_FLOATS = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,11 @@ class Edge:
         """Raises WireError, InvalidInputError or UnsupportedFieldError for what no sound target sends."""
         message, extend = frame.message, None
         if message.HasField("extend"):
-            self._check_incarnation(message.extend.incarnation, target)
-            extend = decode_round(message.extend, frame.features, vocab_size=self.vocab_size)
-            self._check_features(extend.features)
+            if message.extend.incarnation != target:
+                raise WireError(f"extend is of incarnation {message.extend.incarnation} and the stream of {target}")
+            columns = decode_round(message.extend, frame.features, vocab_size=self.vocab_size)
+            self._check_features(columns.features)
+            extend = columns if len(message.extend.session) else None
         return RoundMessage(
             stream=stream,
             target=target,
@@ -66,13 +67,6 @@ class Edge:
             releases=tuple(message.release),
             arrived_s=now_s,
         )
-
-    def take_frame(self, frame: ExtendFrame, *, stream: int, target: int, now_s: float) -> RoundMessage:
-        """``decode_rounds`` of a message with nothing but rows and asks."""
-        self._check_incarnation(frame.incarnation, target)
-        extend = take_frame(frame)
-        self._check_features(extend.features)
-        return RoundMessage(stream, target, (), extend, (), now_s)
 
     def decode_sync(self, message: draft_pb2.SyncRequest, *, target: int, ticket: int) -> SyncMessage:
         """Raises WireError or InvalidInputError for what no sound target sends."""
@@ -85,13 +79,9 @@ class Edge:
         self._check_features(features)
         return SyncMessage(target, ticket, message.session, message.base_committed_len, tokens, features)
 
-    def _check_incarnation(self, incarnation: int, target: int) -> None:
-        if incarnation != target:
-            raise WireError(f"extend is of incarnation {incarnation} and the stream of {target}")
-
     def _check_features(self, features: RawTensor) -> None:
-        if features.dtype not in _FLOATS:
-            raise WireError(f"hidden_states is {features.dtype}; send one of {', '.join(_FLOATS)}")
+        if features.dtype not in FLOATS.values():
+            raise WireError(f"hidden_states is {features.dtype}; send one of {', '.join(FLOATS.values())}")
         if features.shape[1:] != (self.feature_size,):
             raise WireError(f"hidden_states has shape {list(features.shape)}; rows are {self.feature_size} wide")
 
@@ -104,6 +94,11 @@ class RoundDecoder:
     stream: int
     target: int  # its incarnation
     clock: Callable[[], float]
+    _bounds: ExtendBounds = field(init=False)
+
+    def __post_init__(self) -> None:
+        bounds = ExtendBounds(self.edge.vocab_size, self.target, self.edge.feature_size)
+        object.__setattr__(self, "_bounds", bounds)
 
     def decode(self, message: draft_pb2.SpeculateRequest) -> RoundMessage:
         """Raises WireError, InvalidInputError or UnsupportedFieldError for what no sound target sends."""
@@ -111,10 +106,10 @@ class RoundDecoder:
 
     def parse(self, payload: bytes | bytearray) -> RoundMessage:
         """The same of a lane's frame. Raises DecodeError as well."""
-        frame = read_extend(payload, self.edge.vocab_size)
-        if frame is None:
+        extend = read_round(payload, self._bounds)
+        if extend is None:
             return self._decode(parse_round(payload))
-        return self.edge.take_frame(frame, stream=self.stream, target=self.target, now_s=self.clock())
+        return RoundMessage(self.stream, self.target, (), extend, (), self.clock())
 
     def _decode(self, frame: RoundFrame) -> RoundMessage:
         if frame.message.HasField("hello"):
@@ -142,12 +137,8 @@ def encode_replies(replies: StreamReplies, incarnation: int) -> draft_pb2.Specul
 
 def pack_replies(replies: StreamReplies, incarnation: int) -> bytes:
     """The bytes of ``encode_replies``."""
-    columns = [reply for reply in replies if isinstance(reply, TreeReplies)]
-    if columns and len(columns) == len(replies):
-        answers = TreeReplies.join(columns)
-        trees = answers.trees
-        numbers = answers.session, answers.round, answers.committed_len, trees.num_nodes, trees.tokens, trees.parents
-        payload = write_trees(incarnation, TreeNumbers(*numbers))
+    if len(replies) == 1 and isinstance(reply := replies[0], TreeReplies):
+        payload = write_trees(incarnation, reply.table, reply.trees)
         if payload is not None:
             return payload
     return encode_replies(replies, incarnation).SerializeToString()

@@ -23,6 +23,7 @@ from engine.pages import pages_for
 from engine.tree_source import PendingTrees, TreeSource
 from engine.wire import borrow_tensor
 from kernels.round_tables import SessionRows
+from kernels.round_wire import SEAT, SHAPES
 from paceline.types import MAX_SCRATCH_NODES, tree_shape
 
 _KEPT_STEPS = 8
@@ -45,6 +46,7 @@ class DraftEngine:
         self.table = table
         self.propose_ms = Average()
         self._drafter = drafter
+        self._held = table.columns.held
         self._limits = limits
         self._clock = clock
         self._steps = 0
@@ -96,10 +98,10 @@ class DraftEngine:
         start_s = self._clock()
         self._steps += 1
         picked = pick_work(self.table.line, self._limits)
-        rounds = self._begin([asks for _, asks in picked.asks], picked.rounds)
-        bulk = self._begin([], picked.bulk)
+        rounds = self._begin(picked.asks, picked.rounds)
+        bulk = self._begin([], picked.bulk) if picked.bulk else None
         planned_s = self._clock()
-        for entry, asks in picked.asks:
+        for entry, asks in zip(picked.entries, picked.asks, strict=True):
             self.table.commit(entry, asks)
         begun = [part for part in (rounds, bulk) if part is not None]
         for part in begun:
@@ -117,6 +119,12 @@ class DraftEngine:
         return StepRecord(self._steps, start_s, stop_s, tuple(parts), timings_ms)
 
     def _apply_rounds(self, message: RoundMessage, replies: Replies) -> None:
+        if message.openings or message.releases:
+            self._open_and_release(message, replies)
+        if message.extend is not None:
+            self.table.extend_all(message, message.extend, replies, max_rows=self._limits.bulk_rows)
+
+    def _open_and_release(self, message: RoundMessage, replies: Replies) -> None:
         table, target = self.table, message.target
         gone = set(message.releases)
         for number in message.releases:
@@ -124,33 +132,19 @@ class DraftEngine:
         for opening in message.openings:
             if opening.session not in gone:
                 table.open(target, opening, stream=message.stream, replies=replies)
-        if message.extend is None or not len(message.extend.session):
-            return
-        extend = message.extend
-        batch = StepBatch(
-            seat=table.seats(target, extend.session),
-            session=extend.session,
-            round=extend.round,
-            base_len=extend.base_len,
-            num_rows=extend.num_rows,
-            shapes=extend.shapes,
-            arrived_s=np.full(len(extend.session), message.arrived_s),
-            tokens=extend.tokens,
-            features=(extend.features,),
-        )
-        table.extend_all(batch, target, stream=message.stream, replies=replies, max_rows=self._limits.bulk_rows)
 
     def _begin(self, asks: Sequence[StepBatch], works: PickedWork) -> _Begun | None:
         """Launches what was picked; None where that is nothing."""
-        batches = [*asks, StepBatch.of_work(works)] if works else asks
-        if not batches:
+        if len(asks) == 1 and not works:
+            (batch,) = asks
+        elif asks or works:
+            batch = StepBatch.join([*asks, StepBatch.of_work(works)] if works else asks)
+        else:
             return None
-        batch = StepBatch.join(batches)
-        held = self.table.columns.held
-        rows = SessionRows(
-            held.page_ids, batch.seat, batch.base_len, batch.num_rows, batch.tokens, page_size=held.page_size
-        )
-        shapes = self._within_context(batch) if works else batch.shapes
+        held, table = self._held, batch.table
+        seats, base_len, num_rows = table[SEAT:SHAPES]
+        rows = SessionRows(held.page_ids, seats, base_len, num_rows, batch.tokens, page_size=held.page_size)
+        shapes = self._within_context(batch) if works else table[SHAPES:]
         return _Begun(batch, works, self._drafter.begin(ExtendBatch(held, rows, batch.features, shapes)))
 
     def _within_context(self, batch: StepBatch) -> np.ndarray:
@@ -180,7 +174,7 @@ class DraftEngine:
         while not begun.pending.is_ready() and meanwhile():
             pass
         batch, columns = begun.batch, self.table.columns
-        answers = StepAnswers.of(batch, begun.pending.trees())
+        answers = StepAnswers.of(batch, begun.pending.trees(), columns)
         now_s = self._clock()
         replies = Replies()
         answers.give(columns, replies)
@@ -196,7 +190,7 @@ class DraftEngine:
         return StepPart(batch, columns.target[batch.seat], self._page_ids(batch), answers.trees)
 
     def _page_ids(self, batch: StepBatch) -> np.ndarray:
-        held = self.table.columns.held
+        held = self._held
         return held.page_ids[
             batch.seat, : pages_for(int(batch.committed_len.max()) + MAX_SCRATCH_NODES, held.page_size)
         ]

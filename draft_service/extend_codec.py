@@ -7,30 +7,30 @@ from typing import cast
 import numpy as np
 
 from draft_service.round_columns import RoundColumns
-from kernels.round_wire import ExtendFrame
+from kernels.round_wire import ExtendBounds, read_extend
 from paceline.errors import InvalidInputError
-from paceline.round_codec import decode_extend, decode_tensor, dtype_of
+from paceline.round_codec import decode_extend, decode_tensor
 from paceline.rounds import ExtendColumns, RawTensor
 from paceline.types import tree_shape
-from paceline.v1 import verify_pb2
+from paceline.v1 import common_pb2, verify_pb2
+
+FLOATS: dict[int, str] = {
+    common_pb2.DTYPE_FLOAT32: "float32",
+    common_pb2.DTYPE_FLOAT16: "float16",
+    common_pb2.DTYPE_BFLOAT16: "bfloat16",
+}
 
 
-def take_frame(frame: ExtendFrame) -> RoundColumns:
-    """Raises WireError or InvalidInputError for what no sound target sends."""
-    shapes = frame.shapes
-    for numbers in {tuple(shapes[:, 0].tolist())} if frame.is_one_shape else set(zip(*shapes.tolist(), strict=True)):
-        if any(numbers):
-            tree_shape(*numbers)
-    columns, tokens = frame.columns, frame.tokens
-    return RoundColumns(
-        session=columns[0].view(np.uint64),
-        round=columns[1],
-        base_len=columns[2],
-        num_rows=columns[3],
-        shapes=shapes,
-        tokens=tokens,
-        features=RawTensor(dtype_of(frame.dtype), (len(tokens), frame.width), frame.features),
-    )
+def read_round(payload: bytes | bytearray, bounds: ExtendBounds) -> RoundColumns | None:
+    """Of a lane's frame that holds nothing but rows and asks, and fits. None for any other, which protobuf is to judge.
+
+    Raises WireError where the features are no whole rows.
+    """
+    frame = read_extend(payload, bounds)
+    if frame is None or frame.dtype not in FLOATS:
+        return None
+    features = RawTensor(FLOATS[frame.dtype], (len(frame.tokens), bounds.width), frame.features)
+    return RoundColumns(frame.table, frame.tokens, features)
 
 
 def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *, vocab_size: int) -> RoundColumns:

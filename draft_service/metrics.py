@@ -44,7 +44,7 @@ class DraftMetrics:
         codes: Counter[tuple[bool, SessionCode]] = Counter()
         for reply in itertools.chain.from_iterable(replies.by_stream.values()):
             if isinstance(reply, TreeReplies):
-                codes[True, SessionCode.OK] += len(reply.session)
+                codes[True, SessionCode.OK] += len(reply)
             else:
                 codes[reply.round > 0, reply.code] += 1
         for (is_round, code), count in codes.items():
@@ -65,5 +65,5 @@ class DraftMetrics:
             round_rows = int(num_rows[part.is_answered].sum())
             self._rows.labels("round").inc(round_rows)
             self._rows.labels("bulk").inc(int(num_rows.sum()) - round_rows)
-            self._trees.inc(len(part.trees.session))
+            self._trees.inc(len(part.trees))
             self._nodes.inc(len(part.trees.trees.tokens))

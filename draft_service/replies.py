@@ -10,6 +10,7 @@ from typing import NamedTuple, Self, TypeAlias
 import numpy as np
 
 from engine.tree_columns import TreeColumns
+from kernels.round_wire import COMMITTED_LEN, ROUND, SESSION
 from paceline.tree import DraftTree
 
 
@@ -37,38 +38,47 @@ class SessionReply(NamedTuple):
 class TreeReplies:
     """Answers that all carry a tree. Columns [b]."""
 
-    session: np.ndarray  # uint64
-    round: np.ndarray  # int64
-    committed_len: np.ndarray  # int64
+    table: np.ndarray  # int64: the rows of a round's table, see kernels.round_wire, up to COMMITTED_LEN at least
     trees: TreeColumns
 
     @classmethod
     def of(cls, replies: Sequence[SessionReply]) -> Self:
         """Of answers that all carry a tree."""
-        return cls(
-            session=np.array([reply.session for reply in replies], np.uint64),
-            round=np.array([reply.round for reply in replies], np.int64),
-            committed_len=np.array([reply.committed_len for reply in replies], np.int64),
-            trees=TreeColumns.of([reply.tree for reply in replies]),
-        )
+        table = np.empty((COMMITTED_LEN + 1, len(replies)), np.int64)
+        table[SESSION] = np.array([reply.session for reply in replies], np.uint64).view(np.int64)
+        table[ROUND] = [reply.round for reply in replies]
+        table[COMMITTED_LEN] = [reply.committed_len for reply in replies]
+        return cls(table, TreeColumns.of([reply.tree for reply in replies]))
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
         """All of them, in order. At least one part."""
         if len(parts) == 1:
             return parts[0]
-        return cls(
-            session=np.concatenate([part.session for part in parts]),
-            round=np.concatenate([part.round for part in parts]),
-            committed_len=np.concatenate([part.committed_len for part in parts]),
-            trees=TreeColumns.join([part.trees for part in parts]),
-        )
+        tables = [part.table[: COMMITTED_LEN + 1] for part in parts]
+        return cls(np.concatenate(tables, axis=1), TreeColumns.join([part.trees for part in parts]))
+
+    def __len__(self) -> int:
+        return self.table.shape[1]
+
+    @property
+    def session(self) -> np.ndarray:
+        """uint64."""
+        return self.table[SESSION].view(np.uint64)
+
+    @property
+    def round(self) -> np.ndarray:
+        """int64."""
+        return self.table[ROUND]
+
+    @property
+    def committed_len(self) -> np.ndarray:
+        """int64."""
+        return self.table[COMMITTED_LEN]
 
     def take(self, places: np.ndarray) -> TreeReplies:
         """Some of them. places: int64."""
-        return TreeReplies(
-            self.session[places], self.round[places], self.committed_len[places], self.trees.take(places)
-        )
+        return TreeReplies(self.table.take(places, axis=1), self.trees.take(places))
 
     def reply(self, place: int) -> SessionReply:
         """One of them."""

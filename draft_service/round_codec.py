@@ -35,7 +35,7 @@ def encode_round(
     if not brief:
         _add_rows(view.extend_input, record.parts, page_size)
     proposals = TreeReplies.join([part.trees for part in record.parts])
-    if len(proposals.session):
+    if len(proposals):
         columns = verify_columns(proposals)
         view.verify_input.CopyFrom(encode_verify(columns, incarnation))
         _derive(view.verify_input, columns.num_tokens, columns.base_committed_len, columns.parents)

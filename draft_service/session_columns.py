@@ -11,7 +11,6 @@ from draft_service.replies import SessionReply
 from draft_service.rows import Rows
 from engine.extend_batch import HeldSeats
 from engine.pages import HeldPages, pages_for
-from kernels.round_asks import RoundAsks, take_round
 from paceline.types import MAX_SCRATCH_NODES, SamplingParams
 
 IDLE, WAITING, ALONE = range(3)  # nothing waits; an ask within a WaitingAsks; whatever the Session itself holds
@@ -35,8 +34,8 @@ class SessionColumns:
 
     def __init__(self, num_seats: int, *, context_length: int, page_size: int) -> None:
         """Memory of pages that no session ever had is never touched."""
-        self._facts = np.zeros((4, num_seats), np.int64)
-        self.arrived_len, self.newest_round, self.max_len, self.state = self._facts
+        self.facts = np.zeros((4, num_seats), np.int64)  # of which each is a row, as kernels.round_asks takes them
+        self.arrived_len, self.newest_round, self.max_len, self.state = self.facts
         self.committed_len = np.zeros(num_seats, np.int64)
         self.stream = np.zeros(num_seats, np.int64)  # the round stream that opened it: its end frees the session
         self.target = np.zeros(num_seats, np.uint64)  # its incarnation
@@ -56,7 +55,7 @@ class SessionColumns:
     def open(self, target: int, sampling: SamplingParams, pages: HeldPages, *, stream: int, max_len: int) -> int:
         """The seat that the session has from now on. There is a free one."""
         seat = self._free.pop()
-        self._facts[:, seat] = 0, -1, max_len, IDLE
+        self.facts[:, seat] = 0, -1, max_len, IDLE
         self.committed_len[seat] = 0
         self.stream[seat] = stream
         self.target[seat] = target
@@ -76,14 +75,9 @@ class SessionColumns:
         """Seats."""
         return len(self._free)
 
-    def facts(self, seats: np.ndarray) -> Facts:
+    def facts_of(self, seats: np.ndarray) -> Facts:
         """Of these sessions."""
-        return Facts(*self._facts[:, seats])
-
-    def take_round(self, asks: RoundAsks, *, max_rows: int, most_len: int) -> bool:
-        """Takes in a round whose sessions all wait for nothing but it. False, and nothing is done, where one does not,
-        or there is no extension to find out."""
-        return take_round(self._facts, asks, max_rows=max_rows, most_len=most_len)
+        return Facts(*self.facts[:, seats])
 
     def answer(self, seat: int) -> SessionReply | None:
         """To the session's newest round, which may be asked again; None before the first."""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import ValuesView
+from collections.abc import Mapping, ValuesView
 
 import numpy as np
 
-from draft_service.events import Opening, SyncMessage
+from draft_service.events import Opening, RoundMessage, SyncMessage
 from draft_service.replies import Replies, SessionCode, SessionReply, SyncReply
+from draft_service.round_columns import RoundColumns
 from draft_service.rows import Rows
 from draft_service.session import Ask, Session, SessionKey
 from draft_service.session_columns import ALONE, IDLE, WAITING, SessionColumns
 from draft_service.step_batch import StepBatch
 from draft_service.waiting_asks import WaitingAsks
 from engine.pages import OutOfPagesError, PageAllocator, PageTable
-from kernels.round_asks import RoundAsks
+from kernels.round_asks import RoundLimits, take_round
 from paceline.tracing import Span, Tracer
 from paceline.types import MAX_SCRATCH_NODES
 
@@ -54,10 +55,9 @@ class SessionTable:
     def has_work(self) -> bool:
         return bool(self._line)
 
-    def seats(self, target: int, numbers: np.ndarray) -> np.ndarray:
-        """int64 [b]: the seats of a target's sessions in the columns; -1 for one that is not open."""
-        seats = self._seats.get(target, {})
-        return np.array([seats.get(number, -1) for number in numbers.tolist()], np.int64)
+    def seats_of(self, target: int) -> Mapping[int, int]:
+        """In the columns, by the numbers of a target's sessions."""
+        return self._seats.get(target, {})
 
     def open(self, target: int, opening: Opening, *, stream: int, replies: Replies) -> None:
         """Reserves the session's pages, or answers FULL or DRAINING. A second open is answered with what is held."""
@@ -70,11 +70,13 @@ class SessionTable:
         self.columns.stream[session.seat] = stream
         replies.add(stream, session.reply(SessionCode.OK, 0))
 
-    def extend_all(self, batch: StepBatch, target: int, *, stream: int, replies: Replies, max_rows: int) -> None:
-        """A round of many sessions. Those that wait for nothing, and ask for at most max_rows new rows where these are
-        due, stay in columns."""
-        asks = RoundAsks(batch.seat, batch.round, batch.base_len, batch.num_rows, batch.shapes)
-        if self.columns.take_round(asks, max_rows=max_rows, most_len=self.context_length - 1):
+    def extend_all(self, message: RoundMessage, extend: RoundColumns, replies: Replies, *, max_rows: int) -> None:
+        """A message's round, of which the table is MUTATED: seats and arrival. Sessions that wait for nothing, and ask
+        for at most max_rows new rows where these are due, stay in columns."""
+        batch = StepBatch(extend.table, extend.tokens, (extend.features,))
+        seats = self.seats_of(message.target)
+        limits = RoundLimits(max_rows, self.context_length - 1)
+        if take_round(self.columns.facts, seats, extend.table, arrived_s=message.arrived_s, limits=limits):
             self._line_up(batch)
             return
         stays = np.zeros(batch.size, np.bool_)
@@ -83,6 +85,7 @@ class SessionTable:
         places = stays.nonzero()[0]
         if len(places):
             self._wait(batch.take(places))
+        target, stream = message.target, message.stream
         for place in (~stays).nonzero()[0].tolist():
             self.extend(target, int(batch.session[place]), batch.ask(place), stream=stream, replies=replies)
 
@@ -173,7 +176,7 @@ class SessionTable:
 
     def _which_stay(self, batch: StepBatch, max_rows: int) -> np.ndarray:
         """bool [b]: of the sessions of a round, in columns."""
-        facts = self.columns.facts(batch.seat)
+        facts = self.columns.facts_of(batch.seat)
         stays: np.ndarray = (
             (batch.seat >= 0)
             & (facts.state == IDLE)

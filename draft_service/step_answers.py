@@ -12,6 +12,7 @@ from draft_service.replies import Replies, SessionCode, SessionReply, TreeReplie
 from draft_service.session_columns import SessionColumns
 from draft_service.step_batch import NO_ROUND, StepBatch
 from engine.tree_columns import TreeColumns
+from kernels.round_asks import answered_stream
 from paceline.tree import DraftTree
 
 
@@ -23,14 +24,15 @@ class StepAnswers:
     tree_seats: np.ndarray  # int64
     others: list[SessionReply]
     other_seats: np.ndarray  # int64
+    stream: int | None  # of all sessions, where that was seen at once
 
     @classmethod
-    def of(cls, batch: StepBatch, trees: TreeColumns) -> Self:
+    def of(cls, batch: StepBatch, trees: TreeColumns, columns: SessionColumns) -> Self:
         """trees: of each session. Where one was asked for and there is room for no level, it is the root alone."""
-        rounds = batch.round.tolist()
-        if 0 not in trees.num_nodes.tolist() and NO_ROUND not in rounds:
-            answers = TreeReplies(batch.session, batch.round, batch.committed_len, trees)
-            return cls(answers, batch.seat, [], batch.seat[:0])
+        seats = batch.seat
+        stream = answered_stream(batch.table, trees.num_nodes, columns.stream)
+        if stream is not None:
+            return cls(TreeReplies(batch.table, trees), seats, [], seats[:0], stream)
         lacks = (batch.shapes[0] > 0) & (trees.num_nodes == 0)
         if lacks.any():
             roots = batch.tokens[batch.num_rows.cumsum() - 1].tolist()
@@ -43,19 +45,23 @@ class StepAnswers:
         is_due = batch.round != NO_ROUND
         grown = (is_due & (trees.num_nodes > 0)).nonzero()[0]
         bare = (is_due & (trees.num_nodes == 0)).nonzero()[0]
-        columns = batch.session[bare], batch.committed_len[bare], batch.round[bare]
+        bare_columns = batch.session[bare], batch.committed_len[bare], batch.round[bare]
         return cls(
-            trees=TreeReplies(batch.session, batch.round, batch.committed_len, trees).take(grown),
-            tree_seats=batch.seat[grown],
+            trees=TreeReplies(batch.table, trees).take(grown),
+            tree_seats=seats[grown],
             others=[
                 SessionReply(session, SessionCode.OK, committed_len, round_)
-                for session, committed_len, round_ in zip(*(column.tolist() for column in columns), strict=True)
+                for session, committed_len, round_ in zip(*(column.tolist() for column in bare_columns), strict=True)
             ],
-            other_seats=batch.seat[bare],
+            other_seats=seats[bare],
+            stream=None,
         )
 
     def give(self, columns: SessionColumns, replies: Replies) -> None:
         """Puts each answer into ``replies``, for its session's stream."""
+        if self.stream is not None:
+            replies.add(self.stream, self.trees)
+            return
         for stream, trees in self._by_stream(columns.stream[self.tree_seats]):
             replies.add(stream, trees)
         for stream, other in zip(columns.stream[self.other_seats].tolist(), self.others, strict=True):

@@ -12,6 +12,17 @@ from torch import Tensor
 from draft_service.rows import Rows
 from draft_service.session import Ask, PickedWork
 from engine.extend_batch import FeaturePart, joined, rows_of, tensor_of
+from kernels.round_wire import (
+    ARRIVED_S,
+    BASE_LEN,
+    COMMITTED_LEN,
+    NUM_ROWS,
+    NUM_TABLE_ROWS,
+    ROUND,
+    SEAT,
+    SESSION,
+    SHAPES,
+)
 from paceline.types import TreeShape, tree_shape
 
 NO_ROUND = -1
@@ -19,15 +30,12 @@ NO_ROUND = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepBatch:
-    """Columns [b], of distinct sessions; rows are flat, in the order of the sessions, at least one a session."""
+    """Of b distinct sessions; rows are flat, in the order of the sessions, at least one a session.
 
-    seat: np.ndarray  # int64: the session's in SessionColumns
-    session: np.ndarray  # uint64: its number
-    round: np.ndarray  # int64: of the ask that is answered once the rows are in; NO_ROUND: none is
-    base_len: np.ndarray  # int64
-    num_rows: np.ndarray  # int64
-    shapes: np.ndarray  # int64 [4, b]: num_steps, eagle_topk, num_draft_tokens, min_path_permille; 0: no tree
-    arrived_s: np.ndarray  # fp64
+    Columns [b] are rows of the table: as kernels.round_wire says, but for a round of NO_ROUND.
+    """
+
+    table: np.ndarray  # int64
     tokens: np.ndarray  # int32 [rows]
     features: tuple[FeaturePart, ...]  # [rows, feature_size] in parts
 
@@ -36,14 +44,17 @@ class StepBatch:
         """At least one session's."""
         sessions, works = zip(*picked, strict=True)
         asks = [session.ask if session.completes(work) else None for session, work in picked]
+        table = np.empty((NUM_TABLE_ROWS, len(picked)), np.int64)
+        table[SESSION] = np.array([session.key.session for session in sessions], np.uint64).view(np.int64)
+        table[ROUND] = [NO_ROUND if ask is None else ask.round for ask in asks]
+        table[ARRIVED_S] = np.array([0.0 if ask is None else ask.arrived_s for ask in asks]).view(np.int64)
+        table[SEAT] = [session.seat for session in sessions]
+        table[BASE_LEN] = [work.base_len for work in works]
+        table[NUM_ROWS] = [len(work.rows) for work in works]
+        table[COMMITTED_LEN] = table[BASE_LEN] + table[NUM_ROWS]
+        table[SHAPES:] = columns_of([work.shape for work in works])
         return cls(
-            seat=np.array([session.seat for session in sessions]),
-            session=np.array([session.key.session for session in sessions], np.uint64),
-            round=np.array([NO_ROUND if ask is None else ask.round for ask in asks]),
-            base_len=np.array([work.base_len for work in works]),
-            num_rows=np.array([len(work.rows) for work in works]),
-            shapes=columns_of([work.shape for work in works]),
-            arrived_s=np.array([0.0 if ask is None else ask.arrived_s for ask in asks]),
+            table,
             tokens=np.concatenate([work.rows.tokens for work in works]),
             features=tuple(work.rows.features for work in works),
         )
@@ -53,32 +64,63 @@ class StepBatch:
         """The sessions of all parts, in order. At least one part."""
         if len(parts) == 1:
             return parts[0]
-        names = ("seat", "session", "round", "base_len", "num_rows", "shapes", "arrived_s", "tokens")
-        columns = {name: np.concatenate([getattr(part, name) for part in parts], axis=-1) for name in names}
-        return cls(**columns, features=tuple(tensor for part in parts for tensor in part.features))
+        return cls(
+            np.concatenate([part.table for part in parts], axis=1),
+            tokens=np.concatenate([part.tokens for part in parts]),
+            features=tuple(tensor for part in parts for tensor in part.features),
+        )
 
     @property
     def size(self) -> int:
         """Sessions."""
-        return len(self.seat)
+        return self.table.shape[1]
+
+    @property
+    def session(self) -> np.ndarray:
+        """uint64: its number."""
+        return self.table[SESSION].view(np.uint64)
+
+    @property
+    def round(self) -> np.ndarray:
+        """int64: of the ask that is answered once the rows are in; NO_ROUND: none is."""
+        return self.table[ROUND]
 
     @property
     def committed_len(self) -> np.ndarray:
-        """int64 [b]: once the rows are in."""
-        return self.base_len + self.num_rows
+        """int64: once the rows are in."""
+        return self.table[COMMITTED_LEN]
+
+    @property
+    def arrived_s(self) -> np.ndarray:
+        """fp64."""
+        return self.table[ARRIVED_S].view(np.float64)
+
+    @property
+    def seat(self) -> np.ndarray:
+        """int64: the session's in SessionColumns."""
+        return self.table[SEAT]
+
+    @property
+    def base_len(self) -> np.ndarray:
+        """int64."""
+        return self.table[BASE_LEN]
+
+    @property
+    def num_rows(self) -> np.ndarray:
+        """int64."""
+        return self.table[NUM_ROWS]
+
+    @property
+    def shapes(self) -> np.ndarray:
+        """int64 [4, b]: num_steps, eagle_topk, num_draft_tokens, min_path_permille; 0: no tree."""
+        return self.table[SHAPES:]
 
     def take(self, places: np.ndarray) -> StepBatch:
         """Some of the sessions. places: int64, ascending, at least one."""
         stops = self.num_rows.cumsum()
         starts, stops = (stops - self.num_rows)[places].tolist(), stops[places].tolist()
         return StepBatch(
-            seat=self.seat[places],
-            session=self.session[places],
-            round=self.round[places],
-            base_len=self.base_len[places],
-            num_rows=self.num_rows[places],
-            shapes=self.shapes.take(places, axis=1),
-            arrived_s=self.arrived_s[places],
+            self.table.take(places, axis=1),
             tokens=np.concatenate([self.tokens[start:stop] for start, stop in zip(starts, stops, strict=True)]),
             features=rows_of(self.features, starts, stops),
         )

@@ -1,23 +1,22 @@
-"""What a round's sessions bring and ask for, judged all at once by a call of C."""
+"""What a round's sessions bring and ask for, judged all at once by calls of C."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from kernels.extension import EXTENSION
 from kernels.round_tables import SessionRows
+from kernels.round_wire import ARRIVED_S, SEAT, SESSION
 
 
-class RoundAsks(NamedTuple):
-    """What the sessions of one round bring and ask for."""
+class RoundLimits(NamedTuple):
+    """What a round may ask of each session to be taken in whole."""
 
-    seats: np.ndarray  # int64 [b]; -1: not open
-    round: np.ndarray  # int64 [b]
-    base_len: np.ndarray  # int64 [b]
-    num_rows: np.ndarray  # int64 [b]
-    shapes: np.ndarray  # int64 [4, b], levels first
+    max_rows: int
+    most_len: int  # at which its tree ends
 
 
 class Survey(NamedTuple):
@@ -28,16 +27,31 @@ class Survey(NamedTuple):
     key: tuple[int, int, int, int] | None
 
 
-def take_round(facts: np.ndarray, asks: RoundAsks, *, max_rows: int, most_len: int) -> bool:
-    """Whether each session is idle (state 0), named once, and brings its next rows, at most max_rows and within its
-    max_len, for a newer round and a tree that ends at most_len at most. Then, and only then, MUTATES facts: they have
+def take_round(
+    facts: np.ndarray, seats: Mapping[int, int], table: np.ndarray, *, arrived_s: float, limits: RoundLimits
+) -> bool:
+    """MUTATES a round's table: its sessions' seats, and when it arrived.
+
+    Returns whether each session has a seat, is idle (state 0), named once, and brings its next rows, at most max_rows
+    and within its max_len, for a newer round and a tree within most_len. Then, and only then, MUTATES facts: they have
     arrived, and the sessions wait (state 1). facts: int64 [4, seats]: arrived_len, newest_round, max_len, state.
 
     False without the C extension."""
     if EXTENSION is None:
+        table[SEAT] = [seats.get(number, -1) for number in table[SESSION].view(np.uint64).tolist()]
+        table[ARRIVED_S] = np.float64(arrived_s).view(np.int64)
         return False
-    taken: bool = EXTENSION.take_round(facts, *asks, max_rows, most_len)
+    taken: bool = EXTENSION.take_round(facts, seats, table, arrived_s, *limits)
     return taken
+
+
+def answered_stream(table: np.ndarray, num_nodes: np.ndarray, streams: np.ndarray) -> int | None:
+    """The stream of all sessions of a round's table, where that is one, and each has a round and gets a tree.
+
+    num_nodes: int64 [b]; streams: int64 [seats]. None without the C extension."""
+    if EXTENSION is None:
+        return None
+    return EXTENSION.answered_stream(table, num_nodes, streams)
 
 
 def survey(shapes: np.ndarray, capacity: np.ndarray, rows: SessionRows, most_room: int) -> Survey:

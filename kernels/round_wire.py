@@ -1,59 +1,95 @@
-"""A round's messages from and to bytes, by one call of C each where the extension was built."""
+"""A round's messages from and to bytes, by a call of C each where the extension was built, and the table between them.
+
+A round's table is int64 [NUM_TABLE_ROWS, b], a row each of what a round says of b sessions.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from kernels.extension import EXTENSION
 
-_NUM_COLUMNS = 8
+SESSION = 0  # the bits of uint64
+ROUND = 1
+COMMITTED_LEN = 2  # once the rows are in: BASE_LEN and NUM_ROWS
+ARRIVED_S = 3  # the bits of fp64
+SEAT = 4  # where the session's columns stand; -1: it has none
+BASE_LEN = 5
+NUM_ROWS = 6
+SHAPES = 7  # four rows: num_steps, eagle_topk, num_draft_tokens, min_path_permille; 0: no tree
+NUM_TABLE_ROWS = SHAPES + 4
+
+
+class ExtendBounds(NamedTuple):
+    """What an ExtendInput must fit to."""
+
+    vocab_size: int
+    incarnation: int  # its target's
+    width: int  # of the features, [rows, width]
 
 
 class ExtendFrame(NamedTuple):
-    """An ExtendInput as columns [b]; what a session that asks for no tree says of one is 0."""
+    """An ExtendInput. Shapes are those that trees may have, and 0 where a session asks for none."""
 
-    incarnation: int
-    columns: np.ndarray  # int64 [8, b]: session (the bits of uint64), round, base_committed_len, rows, then ``shapes``
+    table: np.ndarray  # of the round, writable; no session has a seat yet
     tokens: np.ndarray  # int32 [rows], all in the vocabulary
     dtype: int  # the wire's number
-    width: int  # of the features, [rows, width]
     features: memoryview  # where they lie in the payload
-    is_one_shape: bool  # all sessions ask alike
-
-    @property
-    def shapes(self) -> np.ndarray:
-        """int64 [4, b]: num_steps, eagle_topk, num_draft_tokens, min_path_permille."""
-        return self.columns[4:]
 
 
-def read_extend(payload: bytes | bytearray, vocab_size: int) -> ExtendFrame | None:
-    """Of a SpeculateRequest that holds an ExtendInput and nothing else, whose columns and rows agree. None for all
-    others, sound or not: protobuf is to judge them."""
-    found = None if EXTENSION is None else EXTENSION.read_extend(payload, vocab_size)
+def read_extend(payload: bytes | bytearray, bounds: ExtendBounds) -> ExtendFrame | None:
+    """Of a SpeculateRequest that holds an ExtendInput and nothing else, which fits, and whose columns and rows agree.
+    None for all others, sound or not: protobuf is to judge them."""
+    found = None if EXTENSION is None else EXTENSION.read_extend(payload, *bounds)
     if found is None:
         return None
-    incarnation, count, rows, dtype, width, start, stop, is_one_shape, columns = found
-    numbers = np.frombuffer(columns, np.int64, _NUM_COLUMNS * count).reshape(_NUM_COLUMNS, count)
-    tokens = np.frombuffer(columns, np.int32, rows, _NUM_COLUMNS * count * 8)
-    return ExtendFrame(incarnation, numbers, tokens, dtype, width, memoryview(payload)[start:stop], bool(is_one_shape))
+    columns, count, rows, dtype, start, stop = found
+    table = np.ndarray((NUM_TABLE_ROWS, count), np.int64, columns)
+    tokens = np.ndarray(rows, np.int32, columns, NUM_TABLE_ROWS * count * 8)
+    return ExtendFrame(table, tokens, dtype, memoryview(payload)[start:stop])
 
 
-class TreeNumbers(NamedTuple):
-    """Trees of sessions [b], laid end to end."""
+class TreeNodes(Protocol):
+    """Trees laid end to end."""
 
-    session: np.ndarray  # uint64
-    round: np.ndarray  # int64
-    base_committed_len: np.ndarray  # int64
-    num_nodes: np.ndarray  # int64
-    tokens: np.ndarray  # int32 [nodes]
-    parents: np.ndarray  # int32 [nodes], local indices, the root's -1
+    @property
+    def num_nodes(self) -> np.ndarray:
+        """int64 [b]."""
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """int32 [nodes]."""
+
+    @property
+    def parents(self) -> np.ndarray:
+        """int32 [nodes], local indices, the root's -1."""
 
 
-def write_trees(incarnation: int, trees: TreeNumbers) -> bytes | None:
-    """A SpeculateResponse that holds these as its VerifyInput and nothing else. None without the extension."""
+def write_trees(incarnation: int, table: np.ndarray, trees: TreeNodes) -> bytes | None:
+    """A SpeculateResponse that holds a tree for each session as its VerifyInput and nothing else. table: a round's, or
+    its rows up to COMMITTED_LEN. None without the extension."""
     if EXTENSION is None:
         return None
-    payload: bytes = EXTENSION.write_verify(incarnation, *trees)
+    payload: bytes = EXTENSION.write_verify(incarnation, table, trees.num_nodes, trees.tokens, trees.parents)
     return payload
+
+
+class SplitTrees(NamedTuple):
+    """TreeNodes."""
+
+    num_nodes: np.ndarray
+    tokens: np.ndarray
+    parents: np.ndarray
+
+
+def split_trees(nodes: np.ndarray) -> SplitTrees:
+    """A copy of GrowingTrees.nodes, contiguous. Raises ValueError for a count that is none. Needs the extension."""
+    columns, total = EXTENSION.split_trees(nodes)
+    count = len(nodes)
+    return SplitTrees(
+        np.ndarray(count, np.int64, columns),
+        np.ndarray(total, np.int32, columns, 8 * count),
+        np.ndarray(total, np.int32, columns, 8 * count + 4 * total),
+    )

@@ -53,7 +53,7 @@ def commit(session: Session, work: Work) -> StepBatch:
 
 
 def answer(session: Session, work: Work, tree: DraftTree) -> SessionReply:
-    answers = StepAnswers.of(commit(session, work), TreeColumns.of([tree]))
+    answers = StepAnswers.of(commit(session, work), TreeColumns.of([tree]), session.columns)
     answers.keep(session.columns)
     (reply,) = answers.trees.each()
     return reply

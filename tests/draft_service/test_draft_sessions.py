@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from draft_service.batcher import StepLimits, pick_work
-from draft_service.events import Opening, SyncMessage
+from draft_service.events import Opening, RoundMessage, SyncMessage
 from draft_service.replies import Replies, SessionCode, each_reply
+from draft_service.round_columns import RoundColumns
 from draft_service.rows import Rows
 from draft_service.session import Ask
 from draft_service.sessions import SessionTable
-from draft_service.step_batch import StepBatch
 from engine.pages import PageAllocator
 from kernels import round_asks
-from paceline.rounds import RawTensor
+from paceline.rounds import ExtendColumns, RawTensor
 from paceline.types import SamplingParams, TreeShape
 
 PAGE_SIZE = 16
@@ -181,32 +183,36 @@ def test_rounds_beyond_a_steps_rows_wait_for_the_next() -> None:
     assert [session.key.session for session, _ in pick_work(bench.table.line, limits).rounds] == [3]
 
 
-def _random_round(rng: np.random.Generator, table: SessionTable) -> StepBatch:
+def _random_round(rng: np.random.Generator, table: SessionTable) -> RoundMessage:
     """Of sessions that are open or not, mostly once each; most of them bring their next rows for their next round."""
     numbers = rng.permutation(8)[: rng.integers(1, 7)].astype(np.uint64)
     if rng.random() < 0.1:
         numbers[-1] = numbers[0]
-    seat = table.seats(7, numbers)
+    seat = np.array([table.seats_of(7).get(number, -1) for number in numbers.tolist()])
     due, newest = table.columns.arrived_len[seat], table.columns.newest_round[seat]
     odd = rng.random((4, len(numbers))) < 0.05
     num_rows = np.where(odd[0], rng.integers(0, 9, len(numbers)), rng.integers(1, 5, len(numbers)))
-    return StepBatch(
-        seat=seat,
+    rows = int(num_rows.sum())
+    columns = ExtendColumns(
         session=numbers,
         round=np.maximum(newest, 0) + np.where(odd[1], 0, 1),
-        base_len=np.maximum(due + np.where(odd[2], rng.choice([-1, 2]), 0), 0),
-        num_rows=num_rows,
-        shapes=np.array([[3], [1], [4], [0]]) * ~odd[3],
-        arrived_s=np.zeros(len(numbers)),
-        tokens=np.zeros(num_rows.sum(), np.int32),
-        features=(torch.zeros(int(num_rows.sum()), 1),),
+        base_committed_len=np.maximum(due + np.where(odd[2], rng.choice([-1, 2]), 0), 0),
+        num_tokens=num_rows,
+        propose=~odd[3],
+        num_steps=np.full(len(numbers), 3),
+        eagle_topk=np.full(len(numbers), 1),
+        num_draft_tokens=np.full(len(numbers), 4),
+        min_path_permille=np.full(len(numbers), 0),
+        verified_id=np.zeros(rows, np.int32),
+        hidden_states=RawTensor("float32", (rows, 1), bytes(4 * rows)),
     )
+    return RoundMessage(1, 7, (), RoundColumns.of(columns), (), 1.5)
 
 
 def _run(table: SessionTable) -> None:
     """All that waits, as a step does."""
     picked = pick_work(table.line, StepLimits(512, 64))
-    for entry, asks in picked.asks:
+    for entry, asks in zip(picked.entries, picked.asks, strict=True):
         table.commit(entry, asks)
         table.columns.keep_last_rows(asks.seat, lambda _: _rows(1))
     for session, work in [*picked.rounds, *picked.bulk]:
@@ -222,18 +228,21 @@ def test_a_round_is_taken_in_alike_with_and_without_the_extension(monkeypatch: p
     for session in range(6):
         assert by_call.open(session, max_len=400) is by_arrays.open(session, max_len=400)
     for _ in range(400):
-        batch = _random_round(rng, by_call.table)
-        answers = []
+        message = _random_round(rng, by_call.table)
+        assert message.extend is not None
+        answers, tables = [], []
         for bench, native in ((by_call, round_asks.EXTENSION), (by_arrays, None)):
+            extend = replace(message.extend, table=message.extend.table.copy())
             replies = Replies()
             with monkeypatch.context() as patch:
                 patch.setattr(round_asks, "EXTENSION", native)
-                bench.table.extend_all(batch, 7, stream=1, replies=replies, max_rows=5)
+                bench.table.extend_all(message, extend, replies, max_rows=5)
             answers.append(list(each_reply(replies.by_stream.get(1, []))))
-        assert answers[0] == answers[1]
+            tables.append(extend.table.tolist())
+        assert answers[0] == answers[1] and tables[0] == tables[1]
         seats = np.arange(6)
-        assert [column.tolist() for column in by_call.table.columns.facts(seats)] == [
-            column.tolist() for column in by_arrays.table.columns.facts(seats)
+        assert [column.tolist() for column in by_call.table.columns.facts_of(seats)] == [
+            column.tolist() for column in by_arrays.table.columns.facts_of(seats)
         ]
         assert len(by_call.table.line) == len(by_arrays.table.line)
         if rng.random() < 0.8:

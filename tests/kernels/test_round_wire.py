@@ -5,8 +5,25 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernels.round_wire import ExtendFrame, TreeNumbers, read_extend, write_trees
+from engine.tree_columns import TreeColumns
+from kernels.round_wire import (
+    BASE_LEN,
+    COMMITTED_LEN,
+    NUM_ROWS,
+    NUM_TABLE_ROWS,
+    ROUND,
+    SEAT,
+    SESSION,
+    SHAPES,
+    ExtendBounds,
+    ExtendFrame,
+    read_extend,
+    split_trees,
+    write_trees,
+)
+from paceline.errors import InvalidInputError
 from paceline.round_codec import field_head
+from paceline.types import TreeShape
 from paceline.v1 import common_pb2, draft_pb2, verify_pb2
 from tests.support.extension import needs_extension
 
@@ -14,8 +31,8 @@ pytestmark = needs_extension
 
 VOCAB = 50_000
 VERIFIED_ID = verify_pb2.ExtendInput.VERIFIED_ID_FIELD_NUMBER
-COLUMNS = ("session", "round", "base_committed_len", "num_tokens_per_req")
-SHAPES = ("num_steps", "eagle_topk", "num_draft_tokens", "min_path_permille")
+COLUMNS = {ROUND: "round", BASE_LEN: "base_committed_len", NUM_ROWS: "num_tokens_per_req"}
+SHAPE_NAMES = ("num_steps", "eagle_topk", "num_draft_tokens", "min_path_permille")
 
 
 def request(rng: np.random.Generator) -> draft_pb2.SpeculateRequest:
@@ -33,9 +50,12 @@ def request(rng: np.random.Generator) -> draft_pb2.SpeculateRequest:
     extend.num_tokens_per_req.extend(num_rows.tolist())
     extend.accept_length.extend(num_rows.tolist())
     extend.num_tokens_for_logprob_per_req.extend(rng.integers(0, 2, count).tolist())
-    for name in SHAPES if rng.random() < 0.5 else SHAPES[:3]:
-        getattr(extend, name).extend([3] * count if rng.random() < 0.5 else number(2**10, count))
-    extend.num_steps[:] = [max(1, steps) for steps in extend.num_steps]
+    for proposes in extend.num_tokens_for_logprob_per_req:
+        numbers = random_shape(rng) if proposes else rng.integers(0, 2**32, 4).tolist()
+        for name, value in zip(SHAPE_NAMES, numbers, strict=True):
+            getattr(extend, name).append(value)
+    if rng.random() < 0.5:
+        extend.ClearField("min_path_permille")
     extend.verified_id.extend(rng.integers(0, VOCAB, rows).tolist())
     extend.hidden_states.dtype = common_pb2.DTYPE_BFLOAT16
     extend.hidden_states.shape.extend([rows, width])
@@ -43,27 +63,43 @@ def request(rng: np.random.Generator) -> draft_pb2.SpeculateRequest:
     return message
 
 
+def random_shape(rng: np.random.Generator) -> list[int]:
+    """Of a tree."""
+    topk = int(rng.integers(1, 9))
+    num_steps = int(rng.integers(1, 2 + min(63, 64 // topk)))
+    num_nodes = int(rng.integers(2, 1 + min(64, TreeShape.max_nodes(num_steps, topk))))
+    return [num_steps, topk, num_nodes, int(rng.integers(0, 1000))]
+
+
+def bounds_of(message: draft_pb2.SpeculateRequest) -> ExtendBounds:
+    shape = message.extend.hidden_states.shape
+    return ExtendBounds(VOCAB, message.extend.incarnation, shape[1] if len(shape) > 1 else 1)
+
+
 def assert_same(frame: ExtendFrame, message: draft_pb2.SpeculateRequest) -> None:
     assert [field.name for field, _ in message.ListFields()] == ["extend"]
     extend, proposes = message.extend, [count > 0 for count in message.extend.num_tokens_for_logprob_per_req]
-    assert frame.incarnation == extend.incarnation
-    assert frame.columns[0].view(np.uint64).tolist() == extend.session
-    for column, name in zip(frame.columns[1:4], COLUMNS[1:], strict=True):
-        assert column.tolist() == getattr(extend, name)
-    for column, name in zip(frame.shapes, SHAPES, strict=True):
+    assert frame.table.shape == (NUM_TABLE_ROWS, len(extend.session))
+    assert frame.table[SESSION].view(np.uint64).tolist() == extend.session
+    for row, name in COLUMNS.items():
+        assert frame.table[row].tolist() == getattr(extend, name)
+    assert frame.table[COMMITTED_LEN].tolist() == (frame.table[BASE_LEN] + frame.table[NUM_ROWS]).tolist()
+    assert (frame.table[SEAT] == -1).all() and frame.table.flags.writeable
+    for column, name in zip(frame.table[SHAPES:], SHAPE_NAMES, strict=True):
         numbers = getattr(extend, name) or [0] * len(proposes)
         assert column.tolist() == [n * asks for n, asks in zip(numbers, proposes, strict=True)]
-    assert frame.is_one_shape == (len(set(zip(*frame.shapes.tolist(), strict=True))) == 1)
+    for numbers in frame.table[SHAPES:].T.tolist():
+        assert not any(numbers) or TreeShape(*numbers)
     assert frame.tokens.tolist() == extend.verified_id and len(frame.tokens) == sum(extend.num_tokens_per_req)
     assert (frame.dtype, frame.features) == (extend.hidden_states.dtype, extend.hidden_states.data)
-    assert extend.hidden_states.shape == [len(frame.tokens), frame.width]
+    assert extend.hidden_states.shape[0] == len(frame.tokens)
 
 
 def test_a_sound_message_is_what_protobuf_reads() -> None:
     for seed in range(200):
         message = request(np.random.default_rng(seed))
         payload = bytearray(message.SerializeToString())
-        frame = read_extend(payload, VOCAB)
+        frame = read_extend(payload, bounds_of(message))
         assert frame is not None
         assert_same(frame, message)
         assert frame.features.obj is payload
@@ -73,7 +109,8 @@ def test_of_broken_bytes_it_reads_what_protobuf_reads_or_nothing() -> None:
     read = 0
     for seed in range(3000):
         rng = np.random.default_rng(seed)
-        payload = bytearray(request(rng).SerializeToString())
+        message = request(rng)
+        payload = bytearray(message.SerializeToString())
         kind = rng.integers(3)
         at = int(rng.integers(len(payload)))
         if kind == 0:
@@ -82,10 +119,13 @@ def test_of_broken_bytes_it_reads_what_protobuf_reads_or_nothing() -> None:
             del payload[at:]
         else:
             payload[at:at] = rng.bytes(int(rng.integers(1, 4)))
-        frame = read_extend(payload, VOCAB)
+        bounds = bounds_of(message)
+        frame = read_extend(payload, bounds)
         if frame is not None:
             read += 1
-            assert_same(frame, draft_pb2.SpeculateRequest.FromString(bytes(payload)))
+            again = draft_pb2.SpeculateRequest.FromString(bytes(payload))
+            assert_same(frame, again)
+            assert bounds_of(again) == bounds
     assert read > 100
 
 
@@ -95,10 +135,9 @@ def test_trees_are_written_as_protobuf_writes_them() -> None:
         count = int(rng.integers(0, 6))
         num_nodes = rng.integers(1, 20, count)
         nodes = int(num_nodes.sum())
-        trees = TreeNumbers(
-            session=rng.integers(0, 2**64, count, np.uint64) >> np.uint64(rng.integers(0, 60)),
-            round=rng.integers(0, 2**32, count),
-            base_committed_len=rng.integers(0, 2**20, count),
+        table = rng.integers(0, 2**32, (NUM_TABLE_ROWS, count))
+        table[SESSION] = (rng.integers(0, 2**64, count, np.uint64) >> np.uint64(rng.integers(0, 60))).view(np.int64)
+        trees = TreeColumns(
             num_nodes=num_nodes,
             tokens=rng.integers(0, 2**31, nodes).astype(np.int32),
             parents=rng.integers(-1, 64, nodes).astype(np.int32),
@@ -108,13 +147,60 @@ def test_trees_are_written_as_protobuf_writes_them() -> None:
         verify = message.verify
         verify.SetInParent()
         verify.incarnation = incarnation
-        verify.session.extend(trees.session.tolist())
-        verify.round.extend(trees.round.tolist())
-        verify.base_committed_len.extend(trees.base_committed_len.tolist())
+        verify.session.extend(table[SESSION].view(np.uint64).tolist())
+        verify.round.extend(table[ROUND].tolist())
+        verify.base_committed_len.extend(table[COMMITTED_LEN].tolist())
         verify.num_tokens_per_req.extend(trees.num_nodes.tolist())
         verify.draft_token.extend(trees.tokens.tolist())
         verify.parents.extend(trees.parents.tolist())
-        assert write_trees(incarnation, trees) == message.SerializeToString()
+        for rows in (table, table[: COMMITTED_LEN + 1]):
+            assert write_trees(incarnation, rows, trees) == message.SerializeToString()
+
+
+def test_a_table_of_too_few_rows_or_another_kind_is_refused() -> None:
+    none = np.zeros(0, np.int32)
+    trees = TreeColumns(np.zeros(0, np.int64), none, none)
+    for table in (np.zeros((COMMITTED_LEN, 1), np.int64), np.zeros((3, 1), np.int32), np.zeros(3, np.int64)):
+        with pytest.raises((ValueError, TypeError)):
+            write_trees(1, table, trees)
+
+
+def test_a_shape_is_read_where_a_tree_may_have_it() -> None:
+    rng = np.random.default_rng(3)
+    message = request(np.random.default_rng(7))
+    extend, bounds = message.extend, bounds_of(message)
+    read = 0
+    for _ in range(3000):
+        numbers = random_shape(rng)
+        numbers[rng.integers(4)] = int(rng.choice([0, 1, 2, 3, 5, 9, 16, 63, 64, 65, 66, 999, 1000, 2**31, 2**32 - 1]))
+        extend.min_path_permille[:] = [0] * len(extend.session)
+        for name, value in zip(SHAPE_NAMES, numbers, strict=True):
+            getattr(extend, name)[0] = value
+        try:
+            is_shape = bool(TreeShape(*numbers))
+        except InvalidInputError:
+            is_shape = False
+        assert (read_extend(message.SerializeToString(), bounds) is not None) is is_shape
+        read += is_shape
+    assert 500 < read < 2500
+
+
+def test_trees_are_split_into_columns() -> None:
+    rng = np.random.default_rng(4)
+    for most in (2, 16, 64):
+        nodes = rng.integers(0, 1000, (5, 1 + 2 * most)).astype(np.int32)
+        nodes[:, 0] = rng.integers(0, most + 1, 5)
+        found = split_trees(nodes)
+        assert found.num_nodes.tolist() == nodes[:, 0].tolist()
+        assert found.tokens.tolist() == [n for row in nodes for n in row[1 : 1 + row[0]].tolist()]
+        assert found.parents.tolist() == [n for row in nodes for n in row[1 + most : 1 + most + row[0]].tolist()]
+        for count in (-1, most + 1):
+            nodes[3, 0] = count
+            with pytest.raises(ValueError, match="as many nodes"):
+                split_trees(nodes)
+    for odd in (np.zeros((2, 4), np.int32), np.zeros((2, 0), np.int32)):
+        with pytest.raises(ValueError, match="as many nodes"):
+            split_trees(odd)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +215,8 @@ def test_trees_are_written_as_protobuf_writes_them() -> None:
         lambda message: message.extend.num_tokens_for_logprob_per_req.pop(),
         lambda message: message.extend.verified_id.append(VOCAB),
         lambda message: message.extend.num_steps.__setitem__(0, 0),
+        lambda message: setattr(message.extend, "incarnation", message.extend.incarnation ^ 1),
+        lambda message: message.extend.hidden_states.shape.__setitem__(1, message.extend.hidden_states.shape[1] + 1),
         lambda message: message.extend.hidden_states.shape.append(1),
         lambda message: message.extend.ClearField("hidden_states"),
         lambda message: message.extend.kv_indices.append(1),
@@ -136,9 +224,10 @@ def test_trees_are_written_as_protobuf_writes_them() -> None:
 )
 def test_what_is_more_or_less_than_rows_and_sound_asks_is_left_to_protobuf(change) -> None:
     message = request(np.random.default_rng(7))
-    message.extend.num_tokens_for_logprob_per_req[0] = 1
+    assert message.extend.num_tokens_for_logprob_per_req[0]
+    bounds = bounds_of(message)
     change(message)
-    assert read_extend(message.SerializeToString(), VOCAB) is None
+    assert read_extend(message.SerializeToString(), bounds) is None
 
 
 def test_a_token_that_is_cut_off_is_left_to_protobuf() -> None:
@@ -151,4 +240,4 @@ def test_a_token_that_is_cut_off_is_left_to_protobuf() -> None:
     for column, is_whole in ((tokens, True), (field_head(VERIFIED_ID, 4) + b"\x01\x02\x03\x80", False)):
         content = extend.SerializeToString() + column
         payload = field_head(draft_pb2.SpeculateRequest.EXTEND_FIELD_NUMBER, len(content)) + content
-        assert (read_extend(payload, VOCAB) is not None) is is_whole
+        assert (read_extend(payload, ExtendBounds(VOCAB, extend.incarnation, 1)) is not None) is is_whole

@@ -4,53 +4,110 @@
 #include <Python.h>
 
 #include <stdint.h>
+#include <string.h>
 
 #include "buffers.h"
 #include "tables.h"
 
-/* take_round(facts, seats, round, base_len, num_rows, shapes, max_rows, most_len): of SessionColumns, whose facts are
- * arrived_len, newest_round, max_len and state. */
+/* A round's table; NULL with an exception set where it is none. */
+static const Py_buffer *table_of(Buffers *buffers, PyObject *object, int flags) {
+    const Py_buffer *table = array(buffers, object, 8, 2, flags);
+    if (!table || table->shape[0] == NUM_TABLE_ROWS) return table;
+    PyErr_Format(PyExc_ValueError, "a round's table of %d rows is expected, not of %zd", NUM_TABLE_ROWS, table->shape[0]);
+    return NULL;
+}
+
+/* The seat of a session, -1 where it has none; -2 with an exception set. */
+static int64_t seat_of(PyObject *seats, int64_t session) {
+    PyObject *number = PyLong_FromUnsignedLongLong((unsigned long long)session);
+    if (!number) return -2;
+    PyObject *seat = PyDict_GetItemWithError(seats, number);
+    Py_DECREF(number);
+    if (!seat) return PyErr_Occurred() ? -2 : -1;
+    const int64_t found = PyLong_AsLongLong(seat);
+    return found == -1 && PyErr_Occurred() ? -2 : found;
+}
+
+/* take_round(facts, seats, table, arrived_s, max_rows, most_len): facts are those of SessionColumns, arrived_len,
+ * newest_round, max_len and state; seats is a dict. */
 PyObject *py_take_round(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     enum { ARRIVED, NEWEST, MAX_LEN, STATE };
     enum { IDLE, WAITING };
     Buffers buffers = {.count = 0};
     PyObject *result = NULL;
     int64_t v[2];
-    if (!has_count(given, 8) || !integers(args + 6, v, 2)) return NULL;
+    if (!has_count(given, 6) || !integers(args + 4, v, 2)) return NULL;
+    const double arrived_s = PyFloat_AsDouble(args[3]);
+    if (arrived_s == -1.0 && PyErr_Occurred()) return NULL;
     const Py_buffer *facts = array(&buffers, args[0], 8, 2, PyBUF_WRITABLE);
-    const Py_buffer *seats = facts ? array(&buffers, args[1], 8, 1, 0) : NULL;
-    const Py_buffer *round = seats ? array(&buffers, args[2], 8, 1, 0) : NULL;
-    const Py_buffer *base_len = round ? array(&buffers, args[3], 8, 1, 0) : NULL;
-    const Py_buffer *num_rows = base_len ? array(&buffers, args[4], 8, 1, 0) : NULL;
-    const Py_buffer *shapes = num_rows ? array(&buffers, args[5], 8, 2, 0) : NULL;
-    if (!shapes) goto done;
-    const int64_t count = seats->shape[0], num_seats = facts->shape[1];
-    if (facts->shape[0] != 4 || round->shape[0] != count || base_len->shape[0] != count || num_rows->shape[0] != count ||
-        shapes->shape[0] != 4 || shapes->shape[1] != count) {
-        PyErr_SetString(PyExc_ValueError, "the columns of a round disagree");
+    const Py_buffer *table = facts ? table_of(&buffers, args[2], PyBUF_WRITABLE) : NULL;
+    if (!table) goto done;
+    if (facts->shape[0] != 4 || !PyDict_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "four rows of facts and a dict of seats are expected");
         goto done;
     }
-    int64_t *column = facts->buf, i = 0;
-    for (; i < count; i++) {
-        const int64_t seat = ((const int64_t *)seats->buf)[i], rows = ((const int64_t *)num_rows->buf)[i];
-        const int64_t base = ((const int64_t *)base_len->buf)[i], steps = ((const int64_t *)shapes->buf)[i];
+    const int64_t count = table->shape[1], num_seats = facts->shape[1];
+    int64_t *column = facts->buf, *numbers = table->buf, i;
+    for (i = 0; i < count; i++) {
+        const int64_t seat = seat_of(args[1], numbers[SESSIONS * count + i]);
+        if (seat < -1) goto done;
+        numbers[SEATS * count + i] = seat;
+        memcpy(&numbers[ARRIVED_S * count + i], &arrived_s, sizeof arrived_s);
+    }
+    for (i = 0; i < count; i++) {
+        const int64_t *ask = numbers + i;
+        const int64_t seat = ask[SEATS * count], rows = ask[ROWS * count], base = ask[BASE_LENS * count];
         if (seat < 0 || seat >= num_seats || rows < 1 || rows > v[0]) break;
         const int64_t *own = column + seat;
         if (own[STATE * num_seats] != IDLE || own[ARRIVED * num_seats] != base) break;
-        if (base + rows > own[MAX_LEN * num_seats] || steps > v[1] - base - rows) break;
-        if (((const int64_t *)round->buf)[i] <= own[NEWEST * num_seats]) break;
+        if (rows > own[MAX_LEN * num_seats] - base || ask[SHAPES * count] > v[1] - base - rows) break;
+        if (ask[ROUNDS * count] <= own[NEWEST * num_seats]) break;
         column[STATE * num_seats + seat] = WAITING; /* so that the session does not pass a second time */
     }
     const int64_t passed = i;
     while (i-- > 0) {
-        int64_t *own = column + ((const int64_t *)seats->buf)[i];
+        int64_t *own = column + numbers[SEATS * count + i];
         if (passed < count) own[STATE * num_seats] = IDLE;
         else {
-            own[ARRIVED * num_seats] = ((const int64_t *)base_len->buf)[i] + ((const int64_t *)num_rows->buf)[i];
-            own[NEWEST * num_seats] = ((const int64_t *)round->buf)[i];
+            own[ARRIVED * num_seats] = numbers[BASE_LENS * count + i] + numbers[ROWS * count + i];
+            own[NEWEST * num_seats] = numbers[ROUNDS * count + i];
         }
     }
     result = PyBool_FromLong(passed == count);
+done:
+    release(&buffers);
+    return result;
+}
+
+/* answered_stream(table, num_nodes, streams) */
+PyObject *py_answered_stream(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    Buffers buffers = {.count = 0};
+    PyObject *result = NULL;
+    if (!has_count(given, 3)) return NULL;
+    const Py_buffer *table = table_of(&buffers, args[0], 0);
+    const Py_buffer *num_nodes = table ? array(&buffers, args[1], 8, 1, 0) : NULL;
+    const Py_buffer *streams = num_nodes ? array(&buffers, args[2], 8, 1, 0) : NULL;
+    if (!streams) goto done;
+    const int64_t count = table->shape[1], *numbers = table->buf, *stream = streams->buf;
+    if (count < 1 || num_nodes->shape[0] != count) {
+        PyErr_SetString(PyExc_ValueError, "one tree a session is expected");
+        goto done;
+    }
+    int64_t first = 0, is_one = 1;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t seat = numbers[SEATS * count + i];
+        if (seat < 0 || seat >= streams->shape[0]) {
+            PyErr_Format(PyExc_IndexError, "there is no seat %lld", (long long)seat);
+            goto done;
+        }
+        if (i == 0) first = stream[seat];
+        is_one &= stream[seat] == first && ((const int64_t *)num_nodes->buf)[i] > 0 && numbers[ROUNDS * count + i] >= 0;
+    }
+    if (is_one) result = PyLong_FromLongLong(first);
+    else {
+        Py_INCREF(Py_None);
+        result = Py_None;
+    }
 done:
     release(&buffers);
     return result;

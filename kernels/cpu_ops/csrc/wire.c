@@ -60,67 +60,79 @@ static int is_packed(Span packed) {
     return 1;
 }
 
-/* read_extend(payload, vocab_size) */
+/* Whether num_steps, eagle_topk, num_draft_tokens and min_path_permille, each below 2**32 and so many numbers apart, are a
+ * TreeShape of paceline/types.py. */
+static int is_shape(const int64_t *numbers, int64_t apart) {
+    enum { MAX_STEPS = 64, MAX_NODES = 64, MAX_SCRATCH_NODES = 64, MAX_PERMILLE = 999 };
+    const int64_t steps = numbers[0], topk = numbers[apart], nodes = numbers[2 * apart], permille = numbers[3 * apart];
+    if (steps < 1 || steps > MAX_STEPS || topk < 1 || topk > MAX_NODES || nodes < 2 || nodes > MAX_NODES) return 0;
+    if (permille > MAX_PERMILLE || (steps - 1) * topk > MAX_SCRATCH_NODES) return 0;
+    return nodes <= 1 + topk + (steps - 1) * topk * topk;
+}
+
+/* read_extend(payload, vocab_size, incarnation, width) */
 PyObject *py_read_extend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
-    static const int order[] = {ROUND, BASE_LEN, NUM_ROWS, NUM_STEPS, TOPK, NUM_NODES, MIN_PERMILLE};
-    enum { NUM_COLUMNS = 8 };
+    static const struct {
+        int field, row;
+    } order[] = {{ROUND, ROUNDS},       {BASE_LEN, BASE_LENS},  {NUM_ROWS, ROWS},           {NUM_STEPS, SHAPES},
+                 {TOPK, SHAPES + 1},    {NUM_NODES, SHAPES + 2}, {MIN_PERMILLE, SHAPES + 3}};
     const uint64_t limit = (uint64_t)1 << 32;
     Span outer[EXTEND + 1], fields[NUM_FIELDS], tensor[NUM_TENSOR_FIELDS];
     uint64_t values[NUM_FIELDS] = {0}, tensor_values[NUM_TENSOR_FIELDS] = {0}, token;
-    PyObject *result = NULL, *columns = NULL;
+    PyObject *result = NULL, *table = NULL;
     Py_buffer payload;
-    if (given != 2) {
-        PyErr_SetString(PyExc_TypeError, "expected 2 arguments");
-        return NULL;
-    }
-    const int64_t vocab_size = PyLong_AsLongLong(args[1]);
-    if ((vocab_size == -1 && PyErr_Occurred()) || PyObject_GetBuffer(args[0], &payload, PyBUF_SIMPLE) != 0) return NULL;
+    if (!has_count(given, 4)) return NULL;
+    const int64_t vocab_size = PyLong_AsLongLong(args[1]), width = PyLong_AsLongLong(args[3]);
+    const uint64_t incarnation = PyLong_AsUnsignedLongLong(args[2]);
+    if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &payload, PyBUF_SIMPLE) != 0) return NULL;
     const uint8_t *begin = payload.buf;
     if (!fields_of((Span){begin, begin + payload.len}, EXTEND + 1, outer, values, 0)) goto other;
     if (!outer[EXTEND].at || outer[1].at || outer[2].at) goto other;
     if (!fields_of(outer[EXTEND], NUM_FIELDS, fields, values, 1 << INCARNATION)) goto other;
     if (!fields_of(fields[FEATURES], NUM_TENSOR_FIELDS, tensor, tensor_values, 1 << DTYPE)) goto other;
     if (!is_packed(fields[ACCEPT_LENGTH]) || tensor_values[DTYPE] > INT32_MAX) goto other;
+    if (values[INCARNATION] != incarnation) goto other;
     const int64_t count = count_varints(fields[SESSION]), rows = count_varints(fields[TOKENS]);
     int64_t shape[2];
     if (!tensor[DATA].at) tensor[DATA] = (Span){begin, begin}; /* an empty field is not written */
     if (!count || count_varints(tensor[SHAPE]) != 2 || !column(tensor[SHAPE], shape, 2, limit)) goto other;
-    columns = PyBytes_FromStringAndSize(NULL, NUM_COLUMNS * count * 8 + rows * 4);
-    int64_t *to = columns ? (int64_t *)PyBytes_AsString(columns) : NULL;
+    if (shape[0] != rows || shape[1] != width) goto other;
+    table = PyByteArray_FromStringAndSize(NULL, NUM_TABLE_ROWS * count * 8 + rows * 4);
+    int64_t *to = table ? (int64_t *)PyByteArray_AsString(table) : NULL;
     if (!to) goto done;
-    if (!column(fields[SESSION], to, count, 0)) goto other;
-    for (int i = 0; i < NUM_COLUMNS - 1; i++) {
-        int64_t *at = to + (i + 1) * count;
-        if (order[i] == MIN_PERMILLE && !fields[MIN_PERMILLE].at) memset(at, 0, (size_t)count * 8);
-        else if (!column(fields[order[i]], at, count, limit)) goto other;
+    if (!column(fields[SESSION], to + SESSIONS * count, count, 0)) goto other;
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        int64_t *at = to + order[i].row * count;
+        if (order[i].field == MIN_PERMILLE && !fields[MIN_PERMILLE].at) memset(at, 0, (size_t)count * 8);
+        else if (!column(fields[order[i].field], at, count, limit)) goto other;
     }
     Span proposes = fields[PROPOSES];
-    int64_t total = 0, *shapes = to + 4 * count, is_one = 1;
+    int64_t total = 0;
     for (int64_t i = 0; i < count; i++) {
         uint64_t asks;
-        if (!get_varint(&proposes, &asks) || (asks && !shapes[i])) goto other;
-        for (int n = 0; n < 4; n++) {
-            if (!asks) shapes[n * count + i] = 0;
-            is_one &= shapes[n * count + i] == shapes[n * count];
-        }
-        total += to[3 * count + i];
+        int64_t *own = to + i;
+        if (!get_varint(&proposes, &asks) || (asks && !is_shape(own + SHAPES * count, count))) goto other;
+        for (int n = 0; n < 4 && !asks; n++) own[(SHAPES + n) * count] = 0;
+        total += own[ROWS * count];
+        own[COMMITTED_LEN * count] = own[BASE_LENS * count] + own[ROWS * count];
+        own[SEATS * count] = -1;
+        own[ARRIVED_S * count] = 0;
     }
-    if (proposes.at != proposes.stop || total != rows || shape[0] != rows) goto other;
-    int32_t *tokens = (int32_t *)(to + NUM_COLUMNS * count);
+    if (proposes.at != proposes.stop || total != rows) goto other;
+    int32_t *tokens = (int32_t *)(to + NUM_TABLE_ROWS * count);
     for (int64_t i = 0; i < rows; i++) {
         if (!get_varint(&fields[TOKENS], &token) || token >= (uint64_t)vocab_size) goto other;
         tokens[i] = (int32_t)token;
     }
     if (fields[TOKENS].at != fields[TOKENS].stop) goto other;
-    result = Py_BuildValue("(KLLLLLLiO)", (unsigned long long)values[INCARNATION], (long long)count, (long long)rows,
-                           (long long)tensor_values[DTYPE], (long long)shape[1], (long long)(tensor[DATA].at - begin),
-                           (long long)(tensor[DATA].stop - begin), (int)is_one, columns);
+    result = Py_BuildValue("(OLLLLL)", table, (long long)count, (long long)rows, (long long)tensor_values[DTYPE],
+                           (long long)(tensor[DATA].at - begin), (long long)(tensor[DATA].stop - begin));
     goto done;
 other:
     Py_INCREF(Py_None);
     result = Py_None;
 done:
-    Py_XDECREF(columns);
+    Py_XDECREF(table);
     PyBuffer_Release(&payload);
     return result;
 }
@@ -128,26 +140,47 @@ done:
 /* Field numbers of a SpeculateResponse and of its VerifyInput, whose first is the incarnation, a number. */
 enum { VERIFY = 2, NUM_VERIFY_COLUMNS = 6 };
 
+/* int64 or int32. */
+typedef struct {
+    const void *at;
+    int64_t count, item_size;
+} Numbers;
+
 /* Signed numbers travel as the 64 bits of their two's complement. */
-static uint64_t value_at(const Py_buffer *numbers, Py_ssize_t i) {
-    return numbers->itemsize == 8 ? ((const uint64_t *)numbers->buf)[i]
-                                  : (uint64_t)(int64_t)((const int32_t *)numbers->buf)[i];
+static uint64_t value_at(const Numbers *numbers, int64_t i) {
+    return numbers->item_size == 8 ? ((const uint64_t *)numbers->at)[i]
+                                   : (uint64_t)(int64_t)((const int32_t *)numbers->at)[i];
 }
 
-/* write_verify(incarnation, session, round, base_committed_len, num_nodes, tokens, parents) */
+/* write_verify(incarnation, table, num_nodes, tokens, parents): of a table the first COMMITTED_LEN + 1 rows, of which
+ * each is a column of the message. */
 PyObject *py_write_verify(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    enum { TABLE_COLUMNS = COMMITTED_LEN + 1 };
     Buffers buffers = {.count = 0};
     PyObject *result = NULL;
     size_t sizes[NUM_VERIFY_COLUMNS], total = 0;
-    if (!has_count(given, NUM_VERIFY_COLUMNS + 1)) return NULL;
+    Numbers columns[NUM_VERIFY_COLUMNS];
+    if (!has_count(given, 5)) return NULL;
     const uint64_t incarnation = PyLong_AsUnsignedLongLong(args[0]);
     if (PyErr_Occurred()) return NULL;
+    const Py_buffer *table = array(&buffers, args[1], 8, 2, 0);
+    if (!table) goto done;
+    if (table->shape[0] < TABLE_COLUMNS) {
+        PyErr_Format(PyExc_ValueError, "a table of %d rows at least is expected, not of %zd", TABLE_COLUMNS,
+                     table->shape[0]);
+        goto done;
+    }
+    for (int i = 0; i < TABLE_COLUMNS; i++)
+        columns[i] = (Numbers){(const char *)table->buf + i * table->shape[1] * 8, table->shape[1], 8};
+    for (int i = TABLE_COLUMNS; i < NUM_VERIFY_COLUMNS; i++) {
+        const Py_buffer *numbers = array(&buffers, args[i - TABLE_COLUMNS + 2], i == TABLE_COLUMNS ? 8 : 4, 1, 0);
+        if (!numbers) goto done;
+        columns[i] = (Numbers){numbers->buf, numbers->shape[0], numbers->itemsize};
+    }
     if (incarnation) total = 1 + varint_size(incarnation);
     for (int i = 0; i < NUM_VERIFY_COLUMNS; i++) {
-        const Py_buffer *numbers = array(&buffers, args[i + 1], i < 4 ? 8 : 4, 1, 0);
-        if (!numbers) goto done;
         sizes[i] = 0;
-        for (Py_ssize_t n = 0; n < numbers->shape[0]; n++) sizes[i] += varint_size(value_at(numbers, n));
+        for (int64_t n = 0; n < columns[i].count; n++) sizes[i] += varint_size(value_at(&columns[i], n));
         if (sizes[i]) total += 1 + varint_size(sizes[i]) + sizes[i];
     }
     result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(1 + varint_size(total) + total));
@@ -163,10 +196,45 @@ PyObject *py_write_verify(PyObject *Py_UNUSED(self), PyObject *const *args, Py_s
         if (!sizes[i]) continue;
         *at++ = (uint8_t)((i + 2) << 3 | WIRE_BYTES);
         at = put_varint(at, sizes[i]);
-        const Py_buffer *numbers = &buffers.views[i];
-        for (Py_ssize_t n = 0; n < numbers->shape[0]; n++) at = put_varint(at, value_at(numbers, n));
+        for (int64_t n = 0; n < columns[i].count; n++) at = put_varint(at, value_at(&columns[i], n));
     }
 done:
+    release(&buffers);
+    return result;
+}
+
+/* split_trees(nodes): GrowingTrees.nodes, int32 [b, 1 + 2 n]. */
+PyObject *py_split_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    Buffers buffers = {.count = 0};
+    PyObject *result = NULL, *columns = NULL;
+    if (!has_count(given, 1)) return NULL;
+    const Py_buffer *nodes = array(&buffers, args[0], 4, 2, 0);
+    if (!nodes) goto done;
+    const int64_t count = nodes->shape[0], width = nodes->shape[1], most = (width - 1) / 2;
+    const int32_t *rows = nodes->buf;
+    int64_t total = 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (width % 2 == 0 || rows[i * width] < 0 || rows[i * width] > most) {
+            PyErr_SetString(PyExc_ValueError, "a tree has as many nodes as its row holds at most");
+            goto done;
+        }
+        total += rows[i * width];
+    }
+    columns = PyByteArray_FromStringAndSize(NULL, 8 * count + 8 * total);
+    if (!columns) goto done;
+    int64_t *counts = (int64_t *)PyByteArray_AsString(columns);
+    int32_t *tokens = (int32_t *)(counts + count), *parents = tokens + total;
+    for (int64_t i = 0; i < count; i++) {
+        const int32_t *row = rows + i * width, size = row[0];
+        counts[i] = size;
+        memcpy(tokens, row + 1, (size_t)size * 4);
+        memcpy(parents, row + 1 + most, (size_t)size * 4);
+        tokens += size;
+        parents += size;
+    }
+    result = Py_BuildValue("(OL)", columns, (long long)total);
+done:
+    Py_XDECREF(columns);
     release(&buffers);
     return result;
 }
