@@ -17,7 +17,7 @@ from client.terminal import keep_bytes
 from paceline.config import flag
 from paceline.errors import InvalidInputError
 
-_HELP = "/reset starts over, /exit or Ctrl-D leaves, Ctrl-C stops an answer"
+_HELP = "/reset starts over, /exit or Ctrl-D leaves, Ctrl-C stops an answer or leaves"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,30 +54,35 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _exchange(client: PacelineClient, config: ChatConfig, messages: list[Message]) -> list[Message]:
-    """Streams the answer; returns the question and what came of the answer, or nothing where it was refused."""
-    texts = []
-    with client.generate(messages, sampling=config.sampling(), options=config.options()) as answer:
-        try:
+    """Streams the answer; returns the question and what came of the answer, or nothing where it was refused, or stopped
+    before its first word."""
+    text = ""
+    try:
+        with client.generate(messages, sampling=config.sampling(), options=config.options()) as answer:
             for delta in answer:
-                texts.append(delta.text)
+                text += delta.text
                 print(delta.text, end="", flush=True)
             print()
             if config.stats:
                 print(describe_completion(answer.result()), file=sys.stderr)
-        except KeyboardInterrupt:
-            print(" [stopped]")
-        except InvalidInputError as error:  # most often the conversation outgrew the context
-            print(f"{error}\n/reset starts over", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(" [stopped]" if text else "[stopped]")
+        if not text:
             return []
-    return [messages[-1], Message("assistant", "".join(texts))]
+    except InvalidInputError as error:  # most often the conversation outgrew the context
+        print(f"{error}\n/reset starts over", file=sys.stderr)
+        return []
+    return [messages[-1], Message("assistant", text)]
 
 
 def _read_line() -> str | None:
-    """None at the end of the input, or where Ctrl-C came at the prompt."""
+    """None at the end of the input."""
+    is_asked = sys.stdin.isatty()
     try:
-        return input("> " if sys.stdin.isatty() else "").strip()
-    except (EOFError, KeyboardInterrupt):
-        print(file=sys.stderr)
+        return input("> " if is_asked else "").strip()
+    except EOFError:
+        if is_asked:
+            print(file=sys.stderr)
         return None
 
 

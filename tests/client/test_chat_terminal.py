@@ -1,0 +1,114 @@
+"""``paceline chat`` on a terminal: Ctrl-C and Ctrl-D."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.v1 import router_pb2
+from tests.support.scripted_router import ScriptedRouter
+from tests.support.waiting import WAIT_S
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class ChatTerminal:
+    """A conversation with the command, as somebody at a terminal has it."""
+
+    def __init__(self, address: str) -> None:
+        self._ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "client.cli", "chat", "--router", address]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+
+    def read_until(self, words: str) -> str:
+        """What was shown, until it ends with the words."""
+        shown = ""
+        while not shown.endswith(words):
+            assert select.select([self._ours], [], [], WAIT_S)[0], f"{words!r} did not come after {shown!r}"
+            shown += os.read(self._ours, 1).decode()
+        return shown.replace("\r\n", "\n")
+
+    def type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def press_ctrl_c(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal(router: ScriptedRouter) -> Iterator[ChatTerminal]:
+    terminal = ChatTerminal(router.address)
+    yield terminal
+    terminal.close()
+
+
+@pytest.fixture
+def asked(router: ScriptedRouter) -> threading.Event:
+    """Set when a question has reached the router, which answers without end; one that says "nothing" gets no word."""
+    event = threading.Event()
+
+    def answer(request, context):
+        stopped = threading.Event()
+        context.add_callback(stopped.set)
+        event.set()
+        if request.chat.messages[-1].content != "nothing":
+            yield router_pb2.GenerateResponse(text="Once", token_ids=[5], prompt_ids=[1])
+        stopped.wait(WAIT_S)
+
+    router.script = answer
+    return event
+
+
+def test_ctrl_c_stops_an_answer_and_leaves_the_conversation(router, terminal, asked):
+    terminal.read_until("> ")
+    terminal.type("tell me\n")
+    terminal.read_until("Once")
+    terminal.press_ctrl_c()
+    assert terminal.read_until("> ") == " [stopped]\n> "
+    assert router.ended.wait(WAIT_S)
+    terminal.type("and then\n")
+    terminal.read_until("Once")
+    turns = [(message.role, message.content) for message in router.requests[-1].chat.messages]
+    assert turns == [("user", "tell me"), ("assistant", "Once"), ("user", "and then")]
+
+
+def test_a_question_that_was_stopped_before_the_first_word_is_forgotten(router, terminal, asked):
+    terminal.read_until("> ")
+    terminal.type("nothing\n")
+    assert asked.wait(WAIT_S)
+    terminal.press_ctrl_c()
+    terminal.read_until("[stopped]\r\n> ")
+    terminal.type("tell me\n")
+    terminal.read_until("Once")
+    assert [message.content for message in router.requests[-1].chat.messages] == ["tell me"]
+
+
+def test_ctrl_c_at_the_prompt_ends_the_chat_on_a_line_of_its_own(terminal):
+    terminal.read_until("> ")
+    terminal.type("half a li")
+    terminal.read_until("half a li")
+    terminal.press_ctrl_c()
+    assert terminal.read_until("interrupted\r\n") == "\npaceline chat: interrupted\n"
+    assert terminal.process.wait(WAIT_S) == 130
+
+
+def test_ctrl_d_at_the_prompt_ends_the_chat_on_a_line_of_its_own(terminal):
+    terminal.read_until("> ")
+    terminal.type("\x04")
+    assert terminal.read_until("\r\n") == "\n"
+    assert terminal.process.wait(WAIT_S) == 0
