@@ -2,12 +2,13 @@
 
     OMP_NUM_THREADS=1 python -m bench.host_draft --sessions 1 64 256 --pause-ms 0
 
-"decode": bytes to what the engine takes, as its thread reads them; "apply": into the sessions; "rows": from there to
-the launch of the committed rows' forward, with the tables of the trees' growth, which travel along; "grow": to its
-launch; "commit": the sessions' update, while the device computes; "answer": from the trees' arrival to the answers;
-"encode": from there to bytes; "note": what is left for watchers. "critical" is what a target waits for: all but commit
-and note. Microseconds of CPU a round: lower quartiles. Between two rounds others have the caches for --pause-ms, as
-while a target verifies: with 5 a round of one session takes up to three times as long as with 0.
+"decode": bytes to what the engine takes, as its thread reads them; "apply": into the sessions; "pick": what a step is
+to run; "rows": from there to the launch of the committed rows' forward, with the tables of the trees' growth, which
+travel along (torch makes the copy here, a GPU's driver there); "grow": to its launch; "commit": the sessions' update,
+while the device computes; "answer": from the trees' arrival to the answers; "encode": from there to bytes; "note": what
+is left for watchers. "critical" is what a target waits for: all but commit and note. Microseconds of CPU a round: lower
+quartiles. Between two rounds others have the caches for --pause-ms, as while a target verifies: with 5 a round of one
+session takes up to three times as long as with 0.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _WARM_UPS = 5
 _ROWS = 2  # committed in a round
 _STREAM, _TARGET = 1, 7
 _CONTEXT = 8192
-PHASES = ("decode", "apply", "rows", "grow", "commit", "answer", "encode", "note")
-_CRITICAL = ("decode", "apply", "rows", "grow", "answer", "encode")
+PHASES = ("decode", "apply", "pick", "rows", "grow", "commit", "answer", "encode", "note")
+_CRITICAL = ("decode", "apply", "pick", "rows", "grow", "answer", "encode")
 
 
 class HostRun:
@@ -88,11 +89,12 @@ class HostRun:
         encoding = clock()
         encode(replies.by_stream[_STREAM])
         encoded = clock()
-        launched, grown, asked = stamps[:3]
+        picked, launched, grown, asked = stamps[:4]
         return {
             "decode": decoded - start,
             "apply": applied - decoded,
-            "rows": launched - applied,
+            "pick": picked - applied,
+            "rows": launched - picked,
             "grow": grown - launched,
             "commit": asked - grown,
             "answer": answer_s - asked,

@@ -42,7 +42,7 @@ class _HostOps(ReferenceOps):
 class StampedDrafter:
     """A DeviceDrafter whose graphs replay nothing, but note when: ``stamps_s`` of the thread's clock.
 
-    A round's stamps: rows launched, growth launched, trees asked for. All trees are the same.
+    A round's stamps: begun, rows launched, growth launched, trees asked for. All trees are the same.
     """
 
     def __init__(self, num_pages: int, *, max_sessions: int, round_s: float = 0.0) -> None:
@@ -56,6 +56,7 @@ class StampedDrafter:
         self._drafter.capture([SHAPE], self._capture)
 
     def begin(self, batch: ExtendBatch) -> PendingTrees:
+        self._stamp()
         due_s = time.monotonic() + self._round_s
         return _Stamped(self._drafter.begin(batch), self._stamp, due_s)
 

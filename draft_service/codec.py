@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from draft_service.events import Opening, RoundMessage, SyncMessage
-from draft_service.extend_codec import FLOATS, decode_round, read_round
+from draft_service.extend_codec import FLOATS, decode_round
 from draft_service.frame_codec import RoundFrame, parse_round
 from draft_service.info import DraftInfo
 from draft_service.lane_door import LaneOffer
 from draft_service.load import LoadFigures
 from draft_service.replies import SessionCode, SessionReply, StreamReplies, SyncReply, TreeReplies
-from kernels.round_wire import ExtendBounds, write_trees
+from draft_service.step_batch import StepBatch
+from kernels.round_wire import ExtendBounds, read_extend, write_trees
 from paceline import __version__
 from paceline.codec import decode_sampling_params, decode_token_ids, encode_tree_shape
 from paceline.errors import InvalidInputError, MismatchError, PacelineError, WireError
@@ -57,8 +58,8 @@ class Edge:
             if message.extend.incarnation != target:
                 raise WireError(f"extend is of incarnation {message.extend.incarnation} and the stream of {target}")
             columns = decode_round(message.extend, frame.features, vocab_size=self.vocab_size)
-            self._check_features(columns.features)
-            extend = columns if len(message.extend.session) else None
+            self._check_features(columns.hidden_states)
+            extend = StepBatch.of_columns(columns) if len(columns.session) else None
         return RoundMessage(
             stream=stream,
             target=target,
@@ -106,9 +107,12 @@ class RoundDecoder:
 
     def parse(self, payload: bytes | bytearray) -> RoundMessage:
         """The same of a lane's frame. Raises DecodeError as well."""
-        extend = read_round(payload, self._bounds)
-        if extend is None:
+        frame = read_extend(payload, self._bounds)
+        if frame is None or frame.dtype not in FLOATS:
             return self._decode(parse_round(payload))
+        table, tokens, dtype, features = frame
+        rows = RawTensor(FLOATS[dtype], (len(tokens), self.edge.feature_size), features)
+        extend = StepBatch(table, tokens, (rows,))
         return RoundMessage(self.stream, self.target, (), extend, (), self.clock())
 
     def _decode(self, frame: RoundFrame) -> RoundMessage:

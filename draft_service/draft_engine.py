@@ -22,6 +22,7 @@ from engine.extend_batch import ExtendBatch
 from engine.pages import pages_for
 from engine.tree_source import PendingTrees, TreeSource
 from engine.wire import borrow_tensor
+from kernels.round_asks import RoundLimits
 from kernels.round_tables import SessionRows
 from kernels.round_wire import SEAT, SHAPES
 from paceline.types import MAX_SCRATCH_NODES, tree_shape
@@ -48,6 +49,7 @@ class DraftEngine:
         self._drafter = drafter
         self._held = table.columns.held
         self._limits = limits
+        self._round_limits = RoundLimits(limits.bulk_rows, table.context_length - 1)
         self._clock = clock
         self._steps = 0
         self._ran: deque[tuple[int, np.ndarray]] = deque()  # seats of each of the last steps
@@ -80,7 +82,10 @@ class DraftEngine:
         for event in events:
             match event:
                 case RoundMessage():
-                    self._apply_rounds(event, replies)
+                    if event.openings or event.releases:
+                        self._open_and_release(event, replies)
+                    if event.extend is not None:
+                        self.table.extend_all(event, event.extend, replies, limits=self._round_limits)
                 case SyncMessage():
                     self.table.sync(event, Rows(event.tokens, borrow_tensor(event.features)), replies)
                 case StreamEnd():
@@ -117,12 +122,6 @@ class DraftEngine:
             "commit": (stop_s - drafted_s) * 1e3,
         }
         return StepRecord(self._steps, start_s, stop_s, tuple(parts), timings_ms)
-
-    def _apply_rounds(self, message: RoundMessage, replies: Replies) -> None:
-        if message.openings or message.releases:
-            self._open_and_release(message, replies)
-        if message.extend is not None:
-            self.table.extend_all(message, message.extend, replies, max_rows=self._limits.bulk_rows)
 
     def _open_and_release(self, message: RoundMessage, replies: Replies) -> None:
         table, target = self.table, message.target
@@ -176,12 +175,11 @@ class DraftEngine:
         batch, columns = begun.batch, self.table.columns
         answers = StepAnswers.of(batch, begun.pending.trees(), columns)
         now_s = self._clock()
-        replies = Replies()
-        answers.give(columns, replies)
+        replies = Replies(answers.by_stream)
         for session, work in begun.works:
             for ticket in work.tickets:
                 replies.syncs.append(SyncReply(ticket, session.key.session, SessionCode.OK, session.committed_len))
-        if replies:
+        if answers.by_stream or replies.syncs:
             hand_over(replies)
         answers.keep(columns)
         arrivals = Counter(batch.arrived_s[batch.round != NO_ROUND].tolist())

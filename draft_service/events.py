@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from draft_service.round_columns import RoundColumns
+from draft_service.step_batch import StepBatch
 from paceline.rounds import RawTensor
 from paceline.types import SamplingParams
 
@@ -28,7 +28,7 @@ class RoundMessage:
     stream: int
     target: int  # its incarnation
     openings: tuple[Opening, ...]
-    extend: RoundColumns | None
+    extend: StepBatch | None  # its seats and arrival are the engine's to write; at least one session
     releases: tuple[int, ...]
     arrived_s: float  # on the engine's clock
 

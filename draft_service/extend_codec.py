@@ -1,4 +1,4 @@
-"""ExtendInput to columns: the part of a round's decoding that grows with its sessions."""
+"""ExtendInput to columns by protobuf: what the extension leaves to it, and all without one."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from typing import cast
 
 import numpy as np
 
-from draft_service.round_columns import RoundColumns
-from kernels.round_wire import ExtendBounds, read_extend
 from paceline.errors import InvalidInputError
 from paceline.round_codec import decode_extend, decode_tensor
-from paceline.rounds import ExtendColumns, RawTensor
+from paceline.rounds import ExtendColumns
 from paceline.types import tree_shape
 from paceline.v1 import common_pb2, verify_pb2
 
@@ -21,19 +19,7 @@ FLOATS: dict[int, str] = {
 }
 
 
-def read_round(payload: bytes | bytearray, bounds: ExtendBounds) -> RoundColumns | None:
-    """Of a lane's frame that holds nothing but rows and asks, and fits. None for any other, which protobuf is to judge.
-
-    Raises WireError where the features are no whole rows.
-    """
-    frame = read_extend(payload, bounds)
-    if frame is None or frame.dtype not in FLOATS:
-        return None
-    features = RawTensor(FLOATS[frame.dtype], (len(frame.tokens), bounds.width), frame.features)
-    return RoundColumns(frame.table, frame.tokens, features)
-
-
-def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *, vocab_size: int) -> RoundColumns:
+def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *, vocab_size: int) -> ExtendColumns:
     """features: the bytes of hidden_states; None: the message has them.
 
     Raises WireError or InvalidInputError for what no sound target sends.
@@ -44,13 +30,13 @@ def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *
     places = [message.round[:], message.base_committed_len[:], message.num_tokens_per_req[:]]
     proposes = message.num_tokens_for_logprob_per_req[:]
     if set(map(len, (*shapes, *places, proposes))) != {len(sessions)}:
-        return RoundColumns.of(decode_extend(message))  # which says where
+        return decode_extend(message)  # which says where
     _check_shapes(proposes, shapes)
     tokens = message.verified_id[:]
     if tokens and max(tokens) >= vocab_size:
         raise InvalidInputError(f"token id {max(tokens)} is outside the vocabulary of {vocab_size}")
     round_, base_len, num_rows, num_steps, topk, num_nodes, least = np.array(places + shapes, np.int64)
-    columns = ExtendColumns(
+    return ExtendColumns(
         session=np.array(sessions, np.uint64),
         round=round_,
         base_committed_len=base_len,
@@ -64,7 +50,6 @@ def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *
         # As good as bytes for whoever copies them.
         hidden_states=decode_tensor(message.hidden_states, cast("bytes | None", features)),
     )
-    return RoundColumns.of(columns)
 
 
 def _check_shapes(proposes: list[int], shapes: list[list[int]]) -> None:

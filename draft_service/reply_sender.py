@@ -26,7 +26,7 @@ class ReplySender:
 
     def answer(self, replies: Replies) -> None:
         rest = self._lanes.answer(replies)
-        if rest:
+        if rest is not None:
             self._call(self._front.answer, rest)
         self._answered.append(replies)
 

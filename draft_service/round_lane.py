@@ -7,6 +7,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from draft_service.codec import RoundDecoder, pack_replies
 from draft_service.events import Event, RoundMessage
@@ -17,6 +18,8 @@ from paceline.errors import UnavailableError
 from paceline.lane import Lane
 from paceline.mailbox import Source
 from paceline.rpc_bytes import LaneBytes
+
+UsedLane: TypeAlias = "Lane[RoundMessage, StreamReplies | WaitingReplies]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class RoundLanes:
     def __init__(self, terms: LaneTerms) -> None:
         self._terms = terms
         self._door: LaneDoor | None = None
-        self._used: dict[int, RoundLane] = {}  # by stream; the engine's thread adds, the event loop removes
+        self._used: dict[int, UsedLane] = {}  # by stream; the engine's thread adds, the event loop removes
 
     def open_door(self, host: str, port: int) -> int:
         """Until then streams are offered no lane. Returns the port. Raises ConfigError where it is taken."""
@@ -69,51 +72,44 @@ class RoundLanes:
             self._door.withdraw(offer)
             lane.close()
 
-    def answer(self, replies: Replies) -> Replies:
-        """Sends what is for streams with a lane; returns what is left. Never waits."""
-        if not self._used:
-            return replies
-        rest = Replies(syncs=replies.syncs)
+    def answer(self, replies: Replies) -> Replies | None:
+        """Sends what is for streams with a lane; returns what is left, None for nothing. Never waits."""
+        rest: dict[int, StreamReplies] = {}
         for stream, part in replies.by_stream.items():
             lane = self._used.get(stream)
             if lane is None:
-                rest.by_stream[stream] = part
+                rest[stream] = part
             else:
                 lane.send(part)
-        return rest
+        return Replies(rest, replies.syncs) if rest or replies.syncs else None
 
 
 class RoundLane:
     """A lane's user, see paceline.lane: answers go by it once the target has asked by it."""
 
-    def __init__(self, stream: RoundStream, terms: LaneTerms, used: dict[int, RoundLane]) -> None:
+    def __init__(self, stream: RoundStream, terms: LaneTerms, used: dict[int, UsedLane]) -> None:
         """used: where the lane stands from the first message on."""
+        self.decode = stream.decoder.parse
         self._stream = stream
         self._number = stream.decoder.stream
         self._terms = terms
         self._used = used
         self._event_loop = asyncio.get_running_loop()
-        self._lane: Lane[RoundMessage, StreamReplies | WaitingReplies] | None = None
+        self._lane: UsedLane | None = None
 
     def take(self, sock: socket.socket) -> None:
         """Begins, on a connection that has shown the token."""
         self._lane = Lane(sock, self, self._terms.count, name=f"lane of stream {self._number}")
         self._lane.start(self._terms.watch)
 
-    def send(self, replies: StreamReplies) -> None:
-        assert self._lane is not None
-        self._lane.send(replies)
-
     def close(self) -> None:
         if self._lane is not None:
             self._lane.close()
         self._used.pop(self._number, None)
 
-    def decode(self, payload: bytes) -> RoundMessage:
-        return self._stream.decoder.parse(payload)
-
     def deliver(self, event: RoundMessage) -> None:
-        self._used[self._number] = self
+        assert self._lane is not None
+        self._used[self._number] = self._lane
         self._stream.post(event)
 
     def encode(self, item: StreamReplies | WaitingReplies) -> tuple[bytes]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, ValuesView
+from collections.abc import ValuesView
 
 import numpy as np
 
 from draft_service.events import Opening, RoundMessage, SyncMessage
 from draft_service.replies import Replies, SessionCode, SessionReply, SyncReply
-from draft_service.round_columns import RoundColumns
 from draft_service.rows import Rows
 from draft_service.session import Ask, Session, SessionKey
 from draft_service.session_columns import ALONE, IDLE, WAITING, SessionColumns
@@ -19,6 +18,8 @@ from engine.pages import OutOfPagesError, PageAllocator, PageTable
 from kernels.round_asks import RoundLimits, take_round
 from paceline.tracing import Span, Tracer
 from paceline.types import MAX_SCRATCH_NODES
+
+_NO_SEATS: dict[int, int] = {}
 
 
 class SessionTable:
@@ -39,25 +40,17 @@ class SessionTable:
         self._tracer = tracer or Tracer()
         self._spans: dict[SessionKey, Span] = {}  # of the sessions that are traced
         self._sessions: dict[SessionKey, Session] = {}
-        self._seats: dict[int, dict[int, int]] = {}  # of each target's sessions
+        self.seats: dict[int, dict[int, int]] = {}  # in the columns, of each target's sessions
         self._line: dict[SessionKey | int, Session | WaitingAsks] = {}  # what has work, the longest waiting first
         self._line_numbers = itertools.count()
+        self.line: ValuesView[Session | WaitingAsks] = self._line.values()  # asks' sessions wait for nothing else
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     @property
-    def line(self) -> ValuesView[Session | WaitingAsks]:
-        """What has work, the longest waiting first: sessions, and asks whose sessions wait for nothing else."""
-        return self._line.values()
-
-    @property
     def has_work(self) -> bool:
         return bool(self._line)
-
-    def seats_of(self, target: int) -> Mapping[int, int]:
-        """In the columns, by the numbers of a target's sessions."""
-        return self._seats.get(target, {})
 
     def open(self, target: int, opening: Opening, *, stream: int, replies: Replies) -> None:
         """Reserves the session's pages, or answers FULL or DRAINING. A second open is answered with what is held."""
@@ -70,18 +63,16 @@ class SessionTable:
         self.columns.stream[session.seat] = stream
         replies.add(stream, session.reply(SessionCode.OK, 0))
 
-    def extend_all(self, message: RoundMessage, extend: RoundColumns, replies: Replies, *, max_rows: int) -> None:
+    def extend_all(self, message: RoundMessage, batch: StepBatch, replies: Replies, *, limits: RoundLimits) -> None:
         """A message's round, of which the table is MUTATED: seats and arrival. Sessions that wait for nothing, and ask
-        for at most max_rows new rows where these are due, stay in columns."""
-        batch = StepBatch(extend.table, extend.tokens, (extend.features,))
-        seats = self.seats_of(message.target)
-        limits = RoundLimits(max_rows, self.context_length - 1)
-        if take_round(self.columns.facts, seats, extend.table, arrived_s=message.arrived_s, limits=limits):
+        within the limits for new rows that are due, stay in columns."""
+        seats = self.seats.get(message.target, _NO_SEATS)
+        if take_round(self.columns.facts, seats, batch.table, arrived_s=message.arrived_s, limits=limits):
             self._line_up(batch)
             return
         stays = np.zeros(batch.size, np.bool_)
         if len(set(batch.session.tolist())) == batch.size:
-            stays = self._which_stay(batch, max_rows)
+            stays = self._which_stay(batch, limits)
         places = stays.nonzero()[0]
         if len(places):
             self._wait(batch.take(places))
@@ -169,12 +160,12 @@ class SessionTable:
             return SessionCode.FULL
         seat = self.columns.open(key.target, opening.sampling, table, stream=stream, max_len=opening.max_len)
         self._sessions[key] = Session(key, seat=seat, columns=self.columns, table=table)
-        self._seats.setdefault(key.target, {})[key.session] = seat
+        self.seats.setdefault(key.target, {})[key.session] = seat
         if opening.traceparent:
             self._spans[key] = self._tracer.begin("draft session", parent=opening.traceparent, session=key.session)
         return SessionCode.OK
 
-    def _which_stay(self, batch: StepBatch, max_rows: int) -> np.ndarray:
+    def _which_stay(self, batch: StepBatch, limits: RoundLimits) -> np.ndarray:
         """bool [b]: of the sessions of a round, in columns."""
         facts = self.columns.facts_of(batch.seat)
         stays: np.ndarray = (
@@ -183,9 +174,9 @@ class SessionTable:
             & (batch.round > facts.newest_round)
             & (batch.base_len == facts.arrived_len)
             & (batch.num_rows > 0)
-            & (batch.num_rows <= max_rows)
+            & (batch.num_rows <= limits.max_rows)
             & (batch.committed_len <= facts.max_len)
-            & (batch.committed_len + batch.shapes[0] < self.context_length)
+            & (batch.committed_len + batch.shapes[0] <= limits.most_len)
         )
         return stays
 
@@ -223,10 +214,10 @@ class SessionTable:
     def _close(self, session: Session, replies: Replies) -> None:
         self._single_out(session)
         del self._sessions[session.key]
-        seats = self._seats[session.key.target]
+        seats = self.seats[session.key.target]
         del seats[session.key.session]
         if not seats:
-            del self._seats[session.key.target]
+            del self.seats[session.key.target]
         self._line.pop(session.key, None)
         session.table.close()
         if (span := self._spans.pop(session.key, None)) is not None:

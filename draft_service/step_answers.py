@@ -8,31 +8,39 @@ from typing import Self
 
 import numpy as np
 
-from draft_service.replies import Replies, SessionCode, SessionReply, TreeReplies
+from draft_service.replies import SessionCode, SessionReply, StreamReplies, TreeReplies
 from draft_service.session_columns import SessionColumns
 from draft_service.step_batch import NO_ROUND, StepBatch
 from engine.tree_columns import TreeColumns
 from kernels.round_asks import answered_stream
+from kernels.round_wire import SEAT
 from paceline.tree import DraftTree
+
+_NO_SEATS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class StepAnswers:
-    """The answers with a tree, and those without one, with the seats of their sessions."""
+    """The answers with a tree, and those without one, with the seats of their sessions; and all by stream."""
 
     trees: TreeReplies
     tree_seats: np.ndarray  # int64
     others: list[SessionReply]
     other_seats: np.ndarray  # int64
-    stream: int | None  # of all sessions, where that was seen at once
+    by_stream: dict[int, StreamReplies]
 
     @classmethod
     def of(cls, batch: StepBatch, trees: TreeColumns, columns: SessionColumns) -> Self:
         """trees: of each session. Where one was asked for and there is room for no level, it is the root alone."""
-        seats = batch.seat
         stream = answered_stream(batch.table, trees.num_nodes, columns.stream)
-        if stream is not None:
-            return cls(TreeReplies(batch.table, trees), seats, [], seats[:0], stream)
+        if stream is None:
+            return cls._of_some(batch, trees, columns)
+        replies = TreeReplies(batch.table, trees)
+        return cls(replies, batch.table[SEAT], [], _NO_SEATS, {stream: [replies]})
+
+    @classmethod
+    def _of_some(cls, batch: StepBatch, trees: TreeColumns, columns: SessionColumns) -> Self:
+        """Of sessions of several streams, or some of which have no round or get no tree."""
         lacks = (batch.shapes[0] > 0) & (trees.num_nodes == 0)
         if lacks.any():
             roots = batch.tokens[batch.num_rows.cumsum() - 1].tolist()
@@ -46,26 +54,16 @@ class StepAnswers:
         grown = (is_due & (trees.num_nodes > 0)).nonzero()[0]
         bare = (is_due & (trees.num_nodes == 0)).nonzero()[0]
         bare_columns = batch.session[bare], batch.committed_len[bare], batch.round[bare]
-        return cls(
-            trees=TreeReplies(batch.table, trees).take(grown),
-            tree_seats=seats[grown],
-            others=[
-                SessionReply(session, SessionCode.OK, committed_len, round_)
-                for session, committed_len, round_ in zip(*(column.tolist() for column in bare_columns), strict=True)
-            ],
-            other_seats=seats[bare],
-            stream=None,
-        )
-
-    def give(self, columns: SessionColumns, replies: Replies) -> None:
-        """Puts each answer into ``replies``, for its session's stream."""
-        if self.stream is not None:
-            replies.add(self.stream, self.trees)
-            return
-        for stream, trees in self._by_stream(columns.stream[self.tree_seats]):
-            replies.add(stream, trees)
-        for stream, other in zip(columns.stream[self.other_seats].tolist(), self.others, strict=True):
-            replies.add(stream, other)
+        replies = TreeReplies(batch.table, trees).take(grown)
+        others = [
+            SessionReply(session, SessionCode.OK, committed_len, round_)
+            for session, committed_len, round_ in zip(*(column.tolist() for column in bare_columns), strict=True)
+        ]
+        tree_seats, other_seats = batch.seat[grown], batch.seat[bare]
+        by_stream = dict(_by_stream(replies, columns.stream[tree_seats]))
+        for stream, other in zip(columns.stream[other_seats].tolist(), others, strict=True):
+            by_stream.setdefault(stream, []).append(other)
+        return cls(replies, tree_seats, others, other_seats, by_stream)
 
     def keep(self, columns: SessionColumns) -> None:
         """So that a round which is asked again gets its answer again."""
@@ -73,10 +71,10 @@ class StepAnswers:
         if self.others:
             columns.keep_answers(self.other_seats, self.others.__getitem__)
 
-    def _by_stream(self, streams: np.ndarray) -> Iterator[tuple[int, TreeReplies]]:
-        numbers = set(streams.tolist())
-        if len(numbers) == 1:
-            yield numbers.pop(), self.trees
-            return
-        for number in sorted(numbers):
-            yield number, self.trees.take((streams == number).nonzero()[0])
+
+def _by_stream(replies: TreeReplies, streams: np.ndarray) -> Iterator[tuple[int, StreamReplies]]:
+    """streams: int64, of each session."""
+    numbers = sorted(set(streams.tolist()))
+    for number in numbers:
+        part = replies if len(numbers) == 1 else replies.take((streams == number).nonzero()[0])
+        yield number, [part]

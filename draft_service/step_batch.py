@@ -23,6 +23,7 @@ from kernels.round_wire import (
     SESSION,
     SHAPES,
 )
+from paceline.rounds import ExtendColumns
 from paceline.types import TreeShape, tree_shape
 
 NO_ROUND = -1
@@ -30,14 +31,29 @@ NO_ROUND = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepBatch:
-    """Of b distinct sessions; rows are flat, in the order of the sessions, at least one a session.
+    """Of b sessions; rows are flat, in the order of the sessions.
 
-    Columns [b] are rows of the table: as kernels.round_wire says, but for a round of NO_ROUND.
+    Columns [b] are rows of the table, as kernels.round_wire says. A message has no seats yet, and may name a session
+    twice. What runs is of distinct sessions with at least one row each, and of some the round may be NO_ROUND.
     """
 
     table: np.ndarray  # int64
     tokens: np.ndarray  # int32 [rows]
     features: tuple[FeaturePart, ...]  # [rows, feature_size] in parts
+
+    @classmethod
+    def of_columns(cls, columns: ExtendColumns) -> Self:
+        """Of what travels."""
+        table = np.zeros((NUM_TABLE_ROWS, len(columns.session)), np.int64)
+        table[SESSION] = columns.session.view(np.int64)
+        table[ROUND] = columns.round
+        table[COMMITTED_LEN] = columns.base_committed_len + columns.num_tokens
+        table[SEAT] = -1
+        table[BASE_LEN] = columns.base_committed_len
+        table[NUM_ROWS] = columns.num_tokens
+        shapes = (columns.num_steps, columns.eagle_topk, columns.num_draft_tokens, columns.min_path_permille)
+        table[SHAPES:] = np.array(shapes) * columns.propose
+        return cls(table, columns.verified_id, (columns.hidden_states,))
 
     @classmethod
     def of_work(cls, picked: PickedWork) -> Self:

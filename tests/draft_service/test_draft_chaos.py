@@ -11,8 +11,8 @@ import pytest
 from draft_service.draft_engine import DraftEngine
 from draft_service.events import Event, Opening, RoundMessage, StreamEnd, SyncMessage
 from draft_service.replies import Replies, SessionCode, SessionReply, each_reply
-from draft_service.round_columns import RoundColumns
 from draft_service.service import LoadedDraft
+from draft_service.step_batch import StepBatch
 from engine.wire import to_raw
 from paceline.tree import DraftTree
 from paceline.types import SamplingParams, TreeShape
@@ -106,7 +106,7 @@ class WildTarget:
             stream=self.number,
             target=self.number,
             openings=openings,
-            extend=RoundColumns.of(columns(parts)) if parts else None,
+            extend=StepBatch.of_columns(columns(parts)) if parts else None,
             releases=releases,
             arrived_s=0.0,
         )

@@ -11,12 +11,13 @@ import torch
 from draft_service.batcher import StepLimits, pick_work
 from draft_service.events import Opening, RoundMessage, SyncMessage
 from draft_service.replies import Replies, SessionCode, each_reply
-from draft_service.round_columns import RoundColumns
 from draft_service.rows import Rows
 from draft_service.session import Ask
 from draft_service.sessions import SessionTable
+from draft_service.step_batch import StepBatch
 from engine.pages import PageAllocator
 from kernels import round_asks
+from kernels.round_asks import RoundLimits
 from paceline.rounds import ExtendColumns, RawTensor
 from paceline.types import SamplingParams, TreeShape
 
@@ -188,7 +189,7 @@ def _random_round(rng: np.random.Generator, table: SessionTable) -> RoundMessage
     numbers = rng.permutation(8)[: rng.integers(1, 7)].astype(np.uint64)
     if rng.random() < 0.1:
         numbers[-1] = numbers[0]
-    seat = np.array([table.seats_of(7).get(number, -1) for number in numbers.tolist()])
+    seat = np.array([table.seats.get(7, {}).get(number, -1) for number in numbers.tolist()])
     due, newest = table.columns.arrived_len[seat], table.columns.newest_round[seat]
     odd = rng.random((4, len(numbers))) < 0.05
     num_rows = np.where(odd[0], rng.integers(0, 9, len(numbers)), rng.integers(1, 5, len(numbers)))
@@ -206,7 +207,7 @@ def _random_round(rng: np.random.Generator, table: SessionTable) -> RoundMessage
         verified_id=np.zeros(rows, np.int32),
         hidden_states=RawTensor("float32", (rows, 1), bytes(4 * rows)),
     )
-    return RoundMessage(1, 7, (), RoundColumns.of(columns), (), 1.5)
+    return RoundMessage(1, 7, (), StepBatch.of_columns(columns), (), 1.5)
 
 
 def _run(table: SessionTable) -> None:
@@ -236,7 +237,7 @@ def test_a_round_is_taken_in_alike_with_and_without_the_extension(monkeypatch: p
             replies = Replies()
             with monkeypatch.context() as patch:
                 patch.setattr(round_asks, "EXTENSION", native)
-                bench.table.extend_all(message, extend, replies, max_rows=5)
+                bench.table.extend_all(message, extend, replies, limits=RoundLimits(5, 399))
             answers.append(list(each_reply(replies.by_stream.get(1, []))))
             tables.append(extend.table.tolist())
         assert answers[0] == answers[1] and tables[0] == tables[1]

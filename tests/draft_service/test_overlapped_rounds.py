@@ -15,8 +15,8 @@ from draft_service.draft_engine import DraftEngine
 from draft_service.engine_loop import EngineLoop, Outlets
 from draft_service.events import Opening, RoundMessage
 from draft_service.replies import Replies, SessionReply, each_reply
-from draft_service.round_columns import RoundColumns
 from draft_service.sessions import SessionTable
+from draft_service.step_batch import StepBatch
 from engine.drafter import Drafter
 from engine.extend_batch import ExtendBatch
 from engine.pages import PageAllocator
@@ -78,7 +78,7 @@ class Draft:
         """One message of the target, which asks for a first tree of each of the sessions."""
         parts = [Part(session, round_, 0, PROMPTS[session]) for session in asks]
         self.loop.post(
-            RoundMessage(STREAM, TARGET, openings, RoundColumns.of(columns(parts)) if parts else None, (), 0.0)
+            RoundMessage(STREAM, TARGET, openings, StepBatch.of_columns(columns(parts)) if parts else None, (), 0.0)
         )
 
     def begun(self) -> int:
