@@ -35,7 +35,7 @@ _SERVER_OPTIONS = [
 _CHANNEL_OPTIONS = [
     *_SHARED_OPTIONS,
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 3_000),  # how long one attempt may take, TLS handshake included; not a pause
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # how long one attempt may take, TLS handshake included; not a pause
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.dns_min_time_between_resolutions_ms", 2_000),
 ]

@@ -11,6 +11,7 @@ from paceline.tls import TlsFiles, TlsIdentity
 PROBE_TIMEOUT_S = 2.0
 # gRPC's words for a connection that was refused by one of its ends, and did not fail to reach the other.
 _SIGNS = ("handshake", "verification", "Verification", "Socket closed", "reset", "recvmsg", "Broken pipe")
+_NEVER_REACHED = "tcp handshaker"  # gRPC's word for a connection attempt that nothing answered
 _NO_TLS = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
@@ -20,7 +21,9 @@ def tls_fault(address: str, tls: TlsIdentity | None, details: str) -> str:
     details: gRPC's message. Asks the server where that leaves it open, which may take PROBE_TIMEOUT_S twice.
     """
     place = parse_address(address)
-    if place is None or not any(sign in details for sign in _SIGNS):  # None: one of gRPC's schemes, like unix:
+    if place is None or _NEVER_REACHED in details:  # None: one of gRPC's schemes, like unix:
+        return ""
+    if not any(sign in details for sign in _SIGNS):
         return ""
     if tls is None:
         return "it speaks TLS: give --tls-ca, and --tls-cert with --tls-key" if _speaks_tls(place) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 FIRST_S = 0.1
-LAST_S = 2.0
+LAST_S = 1.0  # a peer that comes back is seen within this; an attempt costs both sides a refused connection
 
 
 class Backoff:

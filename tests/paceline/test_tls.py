@@ -195,3 +195,13 @@ def _free_port() -> int:
 
 def test_a_socket_in_the_file_system_has_no_tls_to_find_fault_with() -> None:
     assert tls_fault("unix:/nowhere.sock", None, "Socket closed") == ""
+
+
+def test_an_address_that_nothing_answers_at_is_not_looked_into() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        details = f"last error: UNKNOWN: ipv4:127.0.0.1:{port}: tcp handshaker shutdown"
+        assert tls_fault(f"127.0.0.1:{port}", None, details) == ""
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
