@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -96,7 +97,15 @@ class InstantModel:
         self._logits = torch.zeros(0, VOCAB_SIZE)
         self._features = torch.zeros(max_rows, feature_size, dtype=torch.bfloat16) if feature_size else None
 
-    def step(self, plan: StepPlan, cache: TargetCache, *, drawn: torch.Tensor | None = None) -> StepOutput:
+    def step(
+        self,
+        plan: StepPlan,
+        cache: TargetCache,
+        *,
+        drawn: torch.Tensor | None = None,
+        on_launch: Callable[[], None] = lambda: None,
+    ) -> StepOutput:
+        on_launch()
         self._stamps.launched_s.append(time.thread_time())
         features = None if self._features is None else self._features[: plan.num_rows]
         return StepOutput(self._logits, features)

@@ -1,4 +1,8 @@
-"""Where the time of one round goes: what draft and target say of their steps, and the interval that clients see."""
+"""Where the time of one round goes: what draft and target say of their steps, medians.
+
+A round with a draft is the target's wait for trees and its step, and RPC what of the wait neither the asks nor the
+draft took. A plain one, and one in halves, is the mean interval that clients see.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from bench.round_sampler import SampledRound
 from bench.workload import SPECULATIVE, Variant
 
 RPC = "RPC, waiting"
-_DRAFT_PARTS = {"plan": "draft: plan", "propose": "draft: propose", "commit": "draft: commit"}
+_DRAFT_PARTS = {"plan": "draft: plan", "propose": "draft: propose", "answer": "draft: answer"}
 _TARGET_PARTS = {
     "plan": "plan",
     "host": "launch, wait",
@@ -25,12 +29,13 @@ _TARGET_PARTS = {
 PARTS = (*_DRAFT_PARTS.values(), RPC, *_TARGET_PARTS.values())
 _DEVICE_WORK = ("draft: propose", "verify", "sample")
 _HALVES_WORK = ("verify", "sample")
+_STEP = ("plan", "launch, wait", "verify", "sample", "commit")  # asks are made within the next step's wait
 _IN_HALVES = 1.5  # rounds of the requests in flight to one of those that a step verifies, from which on it is a half
 
 
 @dataclass(frozen=True, slots=True)
 class RoundProfile:
-    """The mean round of a variant at a concurrency. parts_ms has PARTS and adds up to about interval_ms.
+    """The usual round of a variant at a concurrency. parts_ms has PARTS and adds up to about interval_ms.
 
     A round in halves has two verifies, beside which the rest is done: what is left counts as RPC and waiting.
     """
@@ -61,22 +66,22 @@ def profile_of(runs: Sequence[Run], rounds: Sequence[SampledRound]) -> RoundProf
     """Of runs of one variant at one concurrency, and what was sampled meanwhile. None where too little was."""
     speculates = runs[0].mode == SPECULATIVE
     least_nodes = 2 if speculates else 1
-    interval_ms = _interval_ms(runs)
     target = [sample for sample in rounds if sample.service == "target" and sample.most_nodes >= least_nodes]
     draft = [sample for sample in rounds if sample.service == "draft" and sample.most_nodes >= least_nodes]
-    if interval_ms is None or not target or (speculates and not draft):
+    seen_ms = _interval_ms(runs)
+    if seen_ms is None or not target or (speculates and not draft):
         return None
     parts = dict.fromkeys(PARTS, 0.0)
-    for samples, names in ((target, _TARGET_PARTS), (draft if speculates else [], _DRAFT_PARTS)):
-        for key, part in names.items():
-            if samples:
-                parts[part] = float(np.mean([sample.timings_ms.get(key, 0.0) for sample in samples]))
+    parts |= {part: _usual(target, key) for key, part in _TARGET_PARTS.items()}
     label = Variant(runs[0].mode, runs[0].shape).label
     if speculates and runs[0].concurrency > _IN_HALVES * float(np.mean([sample.requests for sample in target])):
         parts = {part: 2 * parts_ms if part in _HALVES_WORK else 0.0 for part, parts_ms in parts.items()}
         label += " in halves"
-    parts[RPC] = max(0.0, interval_ms - sum(parts.values()))
-    return RoundProfile(label, runs[0].concurrency, len(target), interval_ms, parts)
+    elif speculates:
+        parts |= {part: _usual(draft, key) for key, part in _DRAFT_PARTS.items()}
+        seen_ms = _usual(target, "wait") + sum(parts[part] for part in _STEP)
+    parts[RPC] = max(0.0, seen_ms - sum(parts.values()))
+    return RoundProfile(label, runs[0].concurrency, len(target), seen_ms, parts)
 
 
 def profile_table(profiles: Sequence[RoundProfile]) -> str:
@@ -88,6 +93,10 @@ def profile_table(profiles: Sequence[RoundProfile]) -> str:
         cells += [f"{profile.parts_ms[part]:.2f}" for part in PARTS]
         lines.append("| " + " | ".join([*cells, f"{profile.overhead:.0%}"]) + " |")
     return "\n".join(lines)
+
+
+def _usual(samples: Sequence[SampledRound], key: str) -> float:
+    return float(np.median([sample.timings_ms.get(key, 0.0) for sample in samples]))
 
 
 def _interval_ms(runs: Sequence[Run]) -> float | None:

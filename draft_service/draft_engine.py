@@ -111,15 +111,14 @@ class DraftEngine:
         begun = [part for part in (rounds, bulk) if part is not None]
         for part in begun:
             self._commit(part)
-        parts = [self._answer(rounds, hand_over, meanwhile)] if rounds is not None else []
-        drafted_s = self._clock()
-        parts += [self._answer(bulk, hand_over, meanwhile)] if bulk is not None else []
+        parts = [self._answer(part, hand_over, meanwhile) for part in begun]
         self._disown_messages()
         stop_s = self._clock()
         timings_ms = {
             "plan": (planned_s - start_s) * 1e3,
-            "propose": (drafted_s - planned_s) * 1e3,
-            "commit": (stop_s - drafted_s) * 1e3,
+            "propose": (parts[0].grown_s - planned_s) * 1e3,
+            "answer": (parts[0].answered_s - parts[0].grown_s) * 1e3,
+            "commit": (stop_s - parts[0].answered_s) * 1e3,
         }
         return StepRecord(self._steps, start_s, stop_s, tuple(parts), timings_ms)
 
@@ -173,19 +172,21 @@ class DraftEngine:
         while not begun.pending.is_ready() and meanwhile():
             pass
         batch, columns = begun.batch, self.table.columns
-        answers = StepAnswers.of(batch, begun.pending.trees(), columns)
-        now_s = self._clock()
+        trees = begun.pending.trees()
+        grown_s = self._clock()
+        answers = StepAnswers.of(batch, trees, columns)
         replies = Replies(answers.by_stream)
         for session, work in begun.works:
             for ticket in work.tickets:
                 replies.syncs.append(SyncReply(ticket, session.key.session, SessionCode.OK, session.committed_len))
         if answers.by_stream or replies.syncs:
             hand_over(replies)
+        answered_s = self._clock()
         answers.keep(columns)
         arrivals = Counter(batch.arrived_s[batch.round != NO_ROUND].tolist())
         for arrived_s, count in arrivals.items():
-            self.propose_ms.add((now_s - arrived_s) * 1e3, count)
-        return StepPart(batch, columns.target[batch.seat], self._page_ids(batch), answers.trees)
+            self.propose_ms.add((grown_s - arrived_s) * 1e3, count)
+        return StepPart(batch, columns.target[batch.seat], self._page_ids(batch), answers.trees, grown_s, answered_s)
 
     def _page_ids(self, batch: StepBatch) -> np.ndarray:
         held = self._held

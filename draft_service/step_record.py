@@ -18,6 +18,8 @@ class StepPart:
     target: np.ndarray  # uint64 [b]: the sessions' incarnations
     page_ids: np.ndarray  # int32 [b, pages], those of each in order of position
     trees: TreeReplies
+    grown_s: float  # on the engine's clock: the trees were on the host
+    answered_s: float
 
     @property
     def is_answered(self) -> np.ndarray:

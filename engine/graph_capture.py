@@ -6,10 +6,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from kernels.cuda_driver import CudaDriver
 from paceline.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -29,11 +31,13 @@ class CudaCapture:
     """A Capture into CUDA graphs of one device that share a memory pool, so capture the largest first.
 
     A graph's intermediate tensors are reused by the next graph: what must outlive a replay is copied out within
-    ``launch``. Replays go to the caller's current stream. Captures by one thread at a time; a replay on any thread.
+    ``launch``. Replays go to the caller's current stream. Captures by one thread at a time; a replay on any thread in
+    ``engine.device.computing_on``.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._driver = CudaDriver(device)
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -47,7 +51,19 @@ class CudaCapture:
             # NCCL's watchdog thread makes CUDA calls of its own, which "global" would forbid.
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 launch()
-        return graph.replay
+        return _Replay(graph, self._driver, graph.raw_cuda_graph_exec())
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """A Launch of a graph, which it keeps."""
+
+    graph: torch.cuda.CUDAGraph
+    driver: CudaDriver
+    handle: int
+
+    def __call__(self) -> None:
+        self.driver.launch(self.handle)
 
 
 @contextmanager

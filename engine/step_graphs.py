@@ -81,13 +81,13 @@ class StepGraphs:
             self._fits[wanted] = next((size for size in reversed(self._sizes) if size.holds(wanted)), None)
         return self._fits[wanted]
 
-    def run(self, plan: StepPlan, size: StepSize, *, fill: Callable[[Tensor], None]) -> StepOutput:
+    def run(self, plan: StepPlan, size: StepSize, *, ready: Callable[[Tensor], None]) -> StepOutput:
         """Loads the plan and launches its step. MUTATES the cache as the forward does, and the output of the step
-        before. fill: MUTATES the loaded tokens."""
+        before. ready: called with the loaded tokens before the launch; may MUTATE them."""
         variants = self._variants(size)
         variant = self._attention.load(plan.attention, variants[0] if len(variants) == 1 else None)
         self._inputs.load(plan, size)
-        fill(self._inputs.tensors(size).tokens)
+        ready(self._inputs.tensors(size).tokens)
         self._replays[size, variant]()
         assert self._outputs is not None
         logits, features = self._outputs.logits, self._outputs.features

@@ -65,6 +65,7 @@ class _Kept(NamedTuple):
 
     tensors: StepTensors
     layout: np.ndarray  # int64 [3 a tensor]: start, length, padding
+    num_values: int  # of all tensors
 
 
 class StepInputs:
@@ -87,21 +88,23 @@ class StepInputs:
         return self._of(size).tensors
 
     def load(self, plan: StepPlan, size: StepSize) -> None:
-        """MUTATES the tensors of that size, and of others. The size must hold the plan's.
+        """MUTATES the tensors of that size, and of others. Raises ValueError where the size does not hold the plan's.
 
         Waits only where the copy of two loads ago has not been made yet.
         """
-        assert size.holds(StepSize.of(plan)) and size.num_values <= self.num_values
-        staged, layout = self._upload.stage(), self._of(size).layout
+        staged, kept = self._upload.stage(), self._of(size)
         narrow = plan.tokens, plan.positions, plan.logit_rows
         wide = plan.slots, plan.move_src, plan.move_dst
         if self._step_trees is not None:
-            self._step_trees.stage(staged, layout, narrow, wide)
+            self._step_trees.stage(staged, kept.layout, narrow, wide)
         else:
-            for array, (start, length, padding) in zip((*narrow, *wide), layout.reshape(-1, 3).tolist(), strict=True):
+            layout = kept.layout.reshape(-1, 3).tolist()
+            for array, (start, length, padding) in zip((*narrow, *wide), layout, strict=True):
+                if len(array) > length:
+                    raise ValueError(f"{len(array)} values do not fit {length} places")
                 staged[start : start + len(array)] = array
                 staged[start + len(array) : start + length] = padding
-        self._upload.send(size.num_values)
+        self._upload.send(kept.num_values)
 
     def _of(self, size: StepSize) -> _Kept:
         """Made once: a slice of a tensor takes longer than a column's copy."""
@@ -110,11 +113,13 @@ class StepInputs:
             if len(self._kept) == _MAX_KEPT:
                 self._kept.clear()
             starts, lengths = _layout(size)
+            num_values = size.num_values
+            assert num_values <= self.num_values, "the buffer is for smaller steps"
             parts = [self._upload.tensor[start : start + length] for start, length in zip(starts, lengths, strict=True)]
             tokens, positions, logit_rows, slots, move_src, move_dst = parts
             tensors = StepTensors(tokens, positions, slots, logit_rows, move_src, move_dst)
             layout = np.array(list(zip(starts, lengths, self._paddings, strict=True)), np.int64).reshape(-1)
-            kept = self._kept[size] = _Kept(tensors, layout)
+            kept = self._kept[size] = _Kept(tensors, layout, num_values)
         return kept
 
 

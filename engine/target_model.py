@@ -139,26 +139,43 @@ class TargetModel:
                 capture=CudaCapture(self.device) if capture is None else capture,
             )
 
-    def step(self, plan: StepPlan, cache: TargetCache, *, drawn: Tensor | None = None) -> StepOutput:
+    def step(
+        self,
+        plan: StepPlan,
+        cache: TargetCache,
+        *,
+        drawn: Tensor | None = None,
+        on_launch: Callable[[], None] = lambda: None,
+    ) -> StepOutput:
         """Moves, then one forward of all rows. MUTATES the cache: the moved slots, then the rows' slots.
 
         Every rank calls it with the same plan. On CUDA it only launches, on the current stream. The output tensors are
         inference tensors, those of a captured step valid until the next one. drawn: [trees] integers, what the roots
-        of the step before drew; rank 0 gives them where the plan has tokens of these.
+        of the step before drew; rank 0 gives them where the plan has tokens of these. on_launch: called when all that
+        the forward reads is on its way.
         """
         if torch.is_inference_mode_enabled():  # entering it takes a cold host long
-            return self._step(plan, cache, drawn)
+            return self._step(plan, cache, drawn, on_launch)
         with torch.inference_mode():
-            return self._step(plan, cache, drawn)
+            return self._step(plan, cache, drawn, on_launch)
 
-    def _step(self, plan: StepPlan, cache: TargetCache, drawn: Tensor | None) -> StepOutput:
-        fill = self._fill(plan, drawn)
+    def _step(
+        self, plan: StepPlan, cache: TargetCache, drawn: Tensor | None, on_launch: Callable[[], None]
+    ) -> StepOutput:
+        num_drawn = plan.num_drawn
+        known = self._tp.share_tokens(drawn, num_drawn, device=self.device) if num_drawn else None
+
+        def ready(tokens: Tensor) -> None:
+            if known is not None:
+                self.ops.fill_drawn(tokens, known)
+            on_launch()
+
         graphs = self._graphs if self._graphs is not None and self._graphs.cache is cache else None
         size = None if graphs is None else graphs.size_for(plan)
         if graphs is not None and size is not None:
-            return graphs.run(plan, size, fill=fill)
+            return graphs.run(plan, size, ready=ready)
         tensors = self._tensors(plan, cache)
-        fill(tensors.tokens)
+        ready(tensors.tokens)
         if plan.num_rows == 0:
             self._move(tensors, cache)
             return StepOutput(self._no_logits(), None if self._fuser is None else self._zeros(0, self.feature_size))
@@ -188,22 +205,6 @@ class TargetModel:
             self._inputs = StepInputs(2 * size.num_values, spare_slot=cache.spare_slot, device=self.device)
         self._inputs.load(plan, size)
         return self._inputs.tensors(size)
-
-    def _fill(self, plan: StepPlan, drawn: Tensor | None) -> Callable[[Tensor], None]:
-        """What puts the drawn tokens in their places among the step's, on every rank."""
-        num_drawn = plan.num_drawn
-        if not num_drawn:
-            return lambda tokens: None
-        if self._tp.size > 1:
-            # Exact in fp32, which the ranks' fastest sum takes by 16 bytes; all ranks but rank 0 add nothing.
-            shared = torch.zeros(-(-num_drawn // 4) * 4, dtype=torch.float32, device=self.device)
-            if self._tp.rank == 0:
-                assert drawn is not None
-                shared[:num_drawn] = drawn[:num_drawn]
-            drawn = self._tp.all_reduce(shared).int()
-        assert drawn is not None
-        known = drawn
-        return lambda tokens: self.ops.fill_drawn(tokens, known)
 
     def _move(self, step: StepTensors, cache: TargetCache) -> None:
         if len(step.move_src):

@@ -175,6 +175,7 @@ def _record(done: DoneStep) -> RoundRecord:
         sessions=done.sessions,
         ended=done.committed.ended,
         timings_ms={
+            "wait": done.waited_s * 1e3,
             "plan": (marks.planned_s - marks.began_s) * 1e3,
             "forward": result.forward_ms,
             "sample": result.sample_ms,

@@ -19,4 +19,6 @@ class RoundRecord:
     walk: WalkResult
     sessions: list[tuple[int, int]]  # session and round of each tree; 0 without a session
     ended: list[int]  # trees whose requests ended in this step
-    timings_ms: dict[str, float]  # "plan", "forward", "sample", "host" (launch and wait), "commit", "extend"
+    # "wait" (from the last commit on, for trees alone), "plan", "host" (launch, and looking for the result), "forward",
+    # "sample", "commit", "extend" (the asks for what follows)
+    timings_ms: dict[str, float]

@@ -85,11 +85,10 @@ class StepRunner:
         """
         timer = next(self._timers)
         self.features.protect_reads()
-        timer.start()
         if self._tp.size > 1:
             self._tp.broadcast_plan(plan.pack())
         drawn = None if behind is None else behind.first_tokens()
-        output = self._model.step(plan, self._cache, drawn=drawn)
+        output = self._model.step(plan, self._cache, drawn=drawn, on_launch=timer.start)
         timer.forwarded()
         assert output.logits is not None
         walk = self._ops.start_walk(output.logits, plan.trees, sampling)

@@ -15,8 +15,8 @@ from client.completion import Completion
 from paceline.stats import SpeculationStats
 from paceline.types import FinishReason, TreeShape
 
-TARGET_MS = {"plan": 0.1, "host": 0.2, "forward": 4.0, "sample": 0.3, "commit": 0.1, "extend": 0.1}
-DRAFT_MS = {"plan": 0.1, "propose": 1.5, "commit": 0.1}
+TARGET_MS = {"wait": 2.3, "plan": 0.1, "host": 0.2, "forward": 4.0, "sample": 0.3, "commit": 0.1, "extend": 0.1}
+DRAFT_MS = {"plan": 0.1, "propose": 1.5, "answer": 0.1, "commit": 0.3}
 
 
 def run(mode="speculative", *, rounds=10, seconds=0.07):
@@ -26,18 +26,20 @@ def run(mode="speculative", *, rounds=10, seconds=0.07):
     return Run(mode, 0, 1, 2.0, (Outcome(completion),), shape)
 
 
-def speculative_rounds():
-    return [SampledRound("target", TARGET_MS, 4), SampledRound("draft", DRAFT_MS, 4)]
+def speculative_rounds(*, wait_ms=2.3):
+    return [SampledRound("target", TARGET_MS | {"wait": wait_ms}, 4), SampledRound("draft", DRAFT_MS, 4)]
 
 
-def test_what_neither_draft_nor_target_say_is_rpc_and_waiting():
-    profile = profile_of([run()], speculative_rounds())
-    assert profile.interval_ms == pytest.approx(7.0)
+def test_of_a_wait_for_trees_what_neither_the_asks_nor_the_draft_took_is_rpc_and_waiting():
+    profile = profile_of(
+        [run(seconds=0.5)], [*speculative_rounds(), *speculative_rounds(), *speculative_rounds(wait_ms=90)]
+    )
+    assert profile.interval_ms == pytest.approx(7.0), "the usual round's, whatever clients wait for besides"
     assert profile.parts_ms["verify"] == 4.0
     assert profile.parts_ms["draft: propose"] == 1.5
     assert profile.parts_ms[RPC] == pytest.approx(7.0 - 4.8 - 1.7)
     assert profile.overhead == pytest.approx(1 - 5.8 / 7.0)
-    assert (profile.label, profile.num_samples) == ("(3,1,4)", 1)
+    assert (profile.label, profile.num_samples) == ("(3,1,4)", 3)
 
 
 def test_of_a_round_in_halves_what_two_verifies_leave_is_waiting():
@@ -62,8 +64,9 @@ def test_plain_decoding_has_no_draft_in_its_rounds():
     assert profile.parts_ms[RPC] == pytest.approx(2.2)
 
 
-def test_rounds_are_averaged_over_the_repeats():
-    assert profile_of([run(), run(seconds=0.09)], speculative_rounds()).interval_ms == pytest.approx(8.0)
+def test_plain_rounds_are_averaged_over_the_repeats():
+    plain = [SampledRound("target", TARGET_MS, 1)]
+    assert profile_of([run("plain"), run("plain", seconds=0.09)], plain).interval_ms == pytest.approx(8.0)
 
 
 def test_too_little_to_go_by_gives_no_profile():
@@ -78,7 +81,7 @@ def test_the_table_has_all_parts_and_the_overhead():
 
 
 def test_the_picture_is_svg_with_bars_in_proportion():
-    profiles = [profile_of([run()], speculative_rounds()), profile_of([run(seconds=0.14)], speculative_rounds())]
+    profiles = [profile_of([run()], speculative_rounds()), profile_of([run()], speculative_rounds(wait_ms=9.3))]
     root = ET.fromstring(round_picture(profiles, "A < B"))
     space = {"svg": "http://www.w3.org/2000/svg"}
     widths = {}

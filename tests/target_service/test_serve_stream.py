@@ -165,7 +165,7 @@ async def test_the_last_round_can_be_inspected_and_watched(serve_target):
         assert list(view.verify_input.parents) == [-1]
         assert list(view.verify_input.positions) == list(view.verify_input.base_committed_len)
         assert list(view.verify_output.verified_id) == router.got[1].tokens[-1:]
-        assert set(view.timings_ms) == {"plan", "forward", "sample", "host", "commit", "extend"}
+        assert set(view.timings_ms) == {"wait", "plan", "forward", "sample", "host", "commit", "extend"}
         brief = await target.stub.InspectRound(target_pb2.TargetServiceInspectRoundRequest(brief=True))
         for name in ("kv_indptr", "kv_indices"):
             view.extend_input.ClearField(name)
