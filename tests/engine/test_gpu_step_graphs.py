@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from engine.device import computing_on
 from engine.pages import PageAllocator, PageTable
 from engine.plan import StepBuilder
 from engine.pool import TargetCache
@@ -85,7 +86,12 @@ def test_a_graph_captured_on_one_thread_is_replayed_on_another(tiny: TinyTarget)
     cache = _captured(model)
     here = _greedy(model, cache)
     there: list[int] = []
-    thread = threading.Thread(target=lambda: there.extend(_greedy(model, cache)))
+
+    def step_there() -> None:
+        with computing_on(torch.device("cuda")):
+            there.extend(_greedy(model, cache))
+
+    thread = threading.Thread(target=step_there)
     thread.start()
     thread.join()
     assert there == here
