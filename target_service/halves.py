@@ -14,7 +14,7 @@ _IDLE_STEPS = 8  # without a tree, after which a window is begun anew
 _LEAST_TREES = 4.0
 _GAIN = 0.97  # the other way must take less than that part of the time
 _SMOOTHING = 0.4
-_RETRY_S = 2.0  # until a way that was slower is tried again; doubled each time
+_RETRY_S = 0.5  # until a way that was slower is tried again, for it may have run amid prompts; doubled each time
 _LONGEST_RETRY_S = 320.0
 
 _log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class _Window:
 class _Way:
     """What is known of one way to run at one load."""
 
-    tree_ms: float  # of the loop's time a tree; averaged
+    tree_ms: float  # of the loop's time a tree; averaged since the other way ran
     known_s: float
 
 
@@ -123,7 +123,7 @@ class Halves:
         load = self._loads.setdefault(_key(window), _Load())
         tree_ms = window.spent_ms / window.trees
         own, other = load.ways.get(self._is_split), load.ways.get(not self._is_split)
-        if own is not None:
+        if own is not None and (other is None or own.known_s > other.known_s):  # else it is long ago
             tree_ms = own.tree_ms + _SMOOTHING * (tree_ms - own.tree_ms)
         load.ways[self._is_split] = _Way(tree_ms, now_s)
         if self._is_split and trees < _LEAST_TREES:
