@@ -21,7 +21,7 @@ from statistics import quantiles
 
 import numpy as np
 
-from bench.host_draft_codec import decode, encode, round_message
+from bench.host_draft_codec import decoder, encode, round_message
 from bench.host_draft_model import HIDDEN, PAGE_SIZE, SHAPE, StampedDrafter
 from draft_service.batcher import StepLimits
 from draft_service.draft_engine import DraftEngine
@@ -55,6 +55,7 @@ class HostRun:
             stream=_STREAM, target=_TARGET, openings=openings, extend=None, releases=(), arrived_s=0.0
         )
         self._engine.apply([opened], Replies())
+        self._decoder = decoder(stream=_STREAM, target=_TARGET)
         self._num_sessions = num_sessions
         self._pause_s = pause_s
         self._rounds = rounds
@@ -77,7 +78,7 @@ class HostRun:
         raw = round_message(self._columns(round_), _TARGET)
         stamps, clock = self._drafter.stamps_s, time.thread_time
         start = clock()
-        event = decode(raw, stream=_STREAM, target=_TARGET)
+        event = self._decoder.parse(raw)
         decoded = clock()
         self._engine.apply([event], Replies())
         applied = clock()

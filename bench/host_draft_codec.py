@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 from bench.host_draft_model import HIDDEN, VOCAB
 from draft_service.codec import Edge, RoundDecoder, pack_replies
-from draft_service.events import RoundMessage
 from draft_service.replies import StreamReplies
 from paceline.round_codec import encode_extend
 from paceline.rounds import ExtendColumns
@@ -18,8 +19,8 @@ def round_message(columns: ExtendColumns, target: int) -> bytearray:
     return bytearray(draft_pb2.SpeculateRequest(extend=encode_extend(columns, target)).SerializeToString())
 
 
-def decode(raw: bytearray, *, stream: int, target: int) -> RoundMessage:
-    return RoundDecoder(_EDGE, stream, target, lambda: 0.0).parse(raw)
+def decoder(*, stream: int, target: int) -> RoundDecoder:
+    return RoundDecoder(_EDGE, stream, target, time.perf_counter)
 
 
 def encode(replies: StreamReplies) -> bytes:

@@ -24,7 +24,7 @@ from engine.tree_source import PendingTrees, TreeSource
 from engine.wire import borrow_tensor
 from kernels.round_asks import RoundLimits
 from kernels.round_tables import SessionRows
-from kernels.round_wire import SEAT, SHAPES
+from kernels.round_wire import BASE_LEN, NUM_ROWS, SEAT, SHAPES
 from paceline.types import MAX_SCRATCH_NODES, tree_shape
 
 _KEPT_STEPS = 8
@@ -140,8 +140,8 @@ class DraftEngine:
         else:
             return None
         held, table = self._held, batch.table
-        seats, base_len, num_rows = table[SEAT:SHAPES]
-        rows = SessionRows(held.page_ids, seats, base_len, num_rows, batch.tokens, page_size=held.page_size)
+        columns = table[SEAT], table[BASE_LEN], table[NUM_ROWS]  # one by one: an array's iteration ends by an error
+        rows = SessionRows(held.page_ids, *columns, batch.tokens, page_size=held.page_size)
         shapes = self._within_context(batch) if works else table[SHAPES:]
         return _Begun(batch, works, self._drafter.begin(ExtendBatch(held, rows, batch.features, shapes)))
 
@@ -182,7 +182,7 @@ class DraftEngine:
         if answers.by_stream or replies.syncs:
             hand_over(replies)
         answered_s = self._clock()
-        answers.keep(columns)
+        answers.keep(batch, columns)
         arrivals = Counter(batch.arrived_s[batch.round != NO_ROUND].tolist())
         for arrived_s, count in arrivals.items():
             self.propose_ms.add((grown_s - arrived_s) * 1e3, count)

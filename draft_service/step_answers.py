@@ -12,11 +12,8 @@ from draft_service.replies import SessionCode, SessionReply, StreamReplies, Tree
 from draft_service.session_columns import SessionColumns
 from draft_service.step_batch import NO_ROUND, StepBatch
 from engine.tree_columns import TreeColumns
-from kernels.round_asks import answered_stream
-from kernels.round_wire import SEAT
+from kernels.round_wire import answered_stream
 from paceline.tree import DraftTree
-
-_NO_SEATS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +21,19 @@ class StepAnswers:
     """The answers with a tree, and those without one, with the seats of their sessions; and all by stream."""
 
     trees: TreeReplies
-    tree_seats: np.ndarray  # int64
+    tree_seats: np.ndarray | None  # int64; None: those of the batch
     others: list[SessionReply]
-    other_seats: np.ndarray  # int64
+    other_seats: np.ndarray | None  # int64; None: there are none
     by_stream: dict[int, StreamReplies]
 
     @classmethod
     def of(cls, batch: StepBatch, trees: TreeColumns, columns: SessionColumns) -> Self:
         """trees: of each session. Where one was asked for and there is room for no level, it is the root alone."""
-        stream = answered_stream(batch.table, trees.num_nodes, columns.stream)
+        stream = answered_stream(batch.table, trees, columns.stream)
         if stream is None:
             return cls._of_some(batch, trees, columns)
         replies = TreeReplies(batch.table, trees)
-        return cls(replies, batch.table[SEAT], [], _NO_SEATS, {stream: [replies]})
+        return cls(replies, None, [], None, {stream: [replies]})
 
     @classmethod
     def _of_some(cls, batch: StepBatch, trees: TreeColumns, columns: SessionColumns) -> Self:
@@ -65,10 +62,10 @@ class StepAnswers:
             by_stream.setdefault(stream, []).append(other)
         return cls(replies, tree_seats, others, other_seats, by_stream)
 
-    def keep(self, columns: SessionColumns) -> None:
-        """So that a round which is asked again gets its answer again."""
-        columns.keep_answers(self.tree_seats, self.trees.reply)
-        if self.others:
+    def keep(self, batch: StepBatch, columns: SessionColumns) -> None:
+        """So that a round which is asked again gets its answer again. batch: the one that is answered."""
+        columns.keep_answers(batch.seat if self.tree_seats is None else self.tree_seats, self.trees.reply)
+        if self.other_seats is not None:
             columns.keep_answers(self.other_seats, self.others.__getitem__)
 
 

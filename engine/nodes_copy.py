@@ -8,6 +8,7 @@ from torch import Tensor
 from engine.tree_columns import TreeColumns
 from paceline.tree import MAX_NODES
 
+_NODE_BYTES = 4
 _MAX_PLACES = 1024  # views that are kept
 
 
@@ -17,7 +18,7 @@ class NodesCopy:
     def __init__(self, max_sessions: int, device: torch.device) -> None:
         is_cuda = device.type == "cuda"
         self._host = torch.empty(max_sessions * (1 + 2 * MAX_NODES), dtype=torch.int32, pin_memory=is_cuda)
-        self._array = self._host.numpy()
+        self._bytes = self._host.numpy().data.cast("B")
         self._arrived = torch.cuda.Event() if is_cuda else None
         self._places: dict[tuple[int, int, int], Tensor] = {}
         self._parts: list[tuple[int, int]] = []  # rows and columns of each growth
@@ -55,7 +56,8 @@ class NodesCopy:
         parts, start = [], 0
         for rows, columns in self._parts:
             stop = start + rows * columns
-            parts.append(TreeColumns.of_nodes(self._array[start:stop].reshape(rows, columns)))
+            nodes = self._bytes[start * _NODE_BYTES : stop * _NODE_BYTES].tobytes()
+            parts.append(TreeColumns.of_rows(nodes, rows))
             start = stop
         self._parts, self._used = [], 0
         return TreeColumns.join(parts)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from paceline.tree import DraftTree
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class TreeColumns:
-    """Trees that this process grew, one a session or none. What it holds is never changed."""
+    """Trees that this process grew, one a session or none. What it holds is never changed.
 
-    num_nodes: np.ndarray  # int64 [b]; 0: no tree
-    tokens: np.ndarray  # int32 [sum of num_nodes], root first
-    parents: np.ndarray  # int32 [sum of num_nodes], local indices, the root's -1
+    rows: int32 [b, 1 + 2 n], as GrowingTrees.nodes says, where a device left the trees so; else None. They become
+    columns when somebody asks for these, which no answer has to wait for: arrays take 20 to 60 us of a cold thread.
+    """
+
+    __slots__ = ("_columns", "_size", "rows")
+
+    def __init__(self, num_nodes: np.ndarray, tokens: np.ndarray, parents: np.ndarray) -> None:
+        self.rows: bytes | None = None
+        self._size = len(num_nodes)
+        self._columns: _Columns | None = _Columns(num_nodes, tokens, parents)
 
     @classmethod
     def none(cls, num_sessions: int) -> Self:
@@ -37,15 +42,11 @@ class TreeColumns:
         )
 
     @classmethod
-    def of_nodes(cls, nodes: np.ndarray) -> Self:
-        """nodes: int32 [b, 1 + 2 n], as GrowingTrees.nodes says, which may change afterwards."""
-        most = (nodes.shape[1] - 1) // 2
-        counts = nodes[:, 0].astype(np.int64)
-        tokens, parents = nodes[:, 1 : 1 + most], nodes[:, 1 + most :]
-        if min(counts.tolist()) == most:
-            return cls(counts, tokens.flatten(), parents.flatten())
-        is_node = np.arange(most) < counts[:, None]
-        return cls(counts, tokens[is_node], parents[is_node])
+    def of_rows(cls, rows: bytes, num_sessions: int) -> Self:
+        """A tree for each session, at least one of them."""
+        trees = cls.__new__(cls)
+        trees.rows, trees._size, trees._columns = rows, num_sessions, None
+        return trees
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
@@ -56,7 +57,22 @@ class TreeColumns:
         return cls(*(np.concatenate(column) for column in columns))
 
     def __len__(self) -> int:
-        return len(self.num_nodes)
+        return self._size
+
+    @property
+    def num_nodes(self) -> np.ndarray:
+        """int64 [b]; 0: no tree."""
+        return self._split().num_nodes
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """int32 [sum of num_nodes], root first."""
+        return self._split().tokens
+
+    @property
+    def parents(self) -> np.ndarray:
+        """int32 [sum of num_nodes], local indices, the root's -1."""
+        return self._split().parents
 
     def take(self, places: np.ndarray) -> TreeColumns:
         """Those of these sessions, in this order. places: int64."""
@@ -78,3 +94,25 @@ class TreeColumns:
             stop = start + count
             yield DraftTree.grown(self.tokens[start:stop], self.parents[start:stop]) if count else None
             start = stop
+
+    def _split(self) -> _Columns:
+        if self._columns is None:
+            assert self.rows is not None
+            self._columns = _split(np.frombuffer(self.rows, np.int32).reshape(self._size, -1))
+        return self._columns
+
+
+class _Columns(NamedTuple):
+    num_nodes: np.ndarray
+    tokens: np.ndarray
+    parents: np.ndarray
+
+
+def _split(rows: np.ndarray) -> _Columns:
+    most = (rows.shape[1] - 1) // 2
+    counts = rows[:, 0].astype(np.int64)
+    tokens, parents = rows[:, 1 : 1 + most], rows[:, 1 + most :]
+    if min(counts.tolist()) == most:
+        return _Columns(counts, tokens.flatten(), parents.flatten())
+    is_node = np.arange(most) < counts[:, None]
+    return _Columns(counts, tokens[is_node], parents[is_node])

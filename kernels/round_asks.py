@@ -45,15 +45,6 @@ def take_round(
     return taken
 
 
-def answered_stream(table: np.ndarray, num_nodes: np.ndarray, streams: np.ndarray) -> int | None:
-    """The stream of all sessions of a round's table, where that is one, and each has a round and gets a tree.
-
-    num_nodes: int64 [b]; streams: int64 [seats]. None without the C extension."""
-    if EXTENSION is None:
-        return None
-    return EXTENSION.answered_stream(table, num_nodes, streams)
-
-
 def survey(shapes: np.ndarray, capacity: np.ndarray, rows: SessionRows, most_room: int) -> Survey:
     """shapes: int64 [4, b], of which a first number of 0 asks for no tree; capacity: int64 [seats], in tokens."""
     return Survey(*EXTENSION.survey(shapes, rows.seats, capacity, rows.base_len, rows.num_rows, most_room))

@@ -51,8 +51,12 @@ def read_extend(payload: bytes | bytearray, bounds: ExtendBounds) -> ExtendFrame
     return ExtendFrame(table, tokens, dtype, memoryview(payload)[start:stop])
 
 
-class TreeNodes(Protocol):
-    """Trees laid end to end."""
+class WireTrees(Protocol):
+    """Trees of b sessions."""
+
+    @property
+    def rows(self) -> bytes | None:
+        """int32 [b, 1 + 2 n], as GrowingTrees.nodes says. None: only the columns are there."""
 
     @property
     def num_nodes(self) -> np.ndarray:
@@ -60,36 +64,34 @@ class TreeNodes(Protocol):
 
     @property
     def tokens(self) -> np.ndarray:
-        """int32 [nodes]."""
+        """int32 [nodes], laid end to end."""
 
     @property
     def parents(self) -> np.ndarray:
         """int32 [nodes], local indices, the root's -1."""
 
 
-def write_trees(incarnation: int, table: np.ndarray, trees: TreeNodes) -> bytes | None:
+def write_trees(incarnation: int, table: np.ndarray, trees: WireTrees) -> bytes | None:
     """A SpeculateResponse that holds a tree for each session as its VerifyInput and nothing else. table: a round's, or
-    its rows up to COMMITTED_LEN. None without the extension."""
+    its rows up to COMMITTED_LEN. None without the extension.
+
+    Raises ValueError or TypeError where the arrays disagree.
+    """
     if EXTENSION is None:
         return None
-    payload: bytes = EXTENSION.write_verify(incarnation, table, trees.num_nodes, trees.tokens, trees.parents)
+    payload: bytes
+    if trees.rows is not None:
+        payload = EXTENSION.write_rows(incarnation, table, trees.rows)
+    else:
+        payload = EXTENSION.write_verify(incarnation, table, trees.num_nodes, trees.tokens, trees.parents)
     return payload
 
 
-class SplitTrees(NamedTuple):
-    """TreeNodes."""
+def answered_stream(table: np.ndarray, trees: WireTrees, streams: np.ndarray) -> int | None:
+    """The stream of all sessions of a round's table, where that is one, and each has a round and gets a tree.
 
-    num_nodes: np.ndarray
-    tokens: np.ndarray
-    parents: np.ndarray
-
-
-def split_trees(nodes: np.ndarray) -> SplitTrees:
-    """A copy of GrowingTrees.nodes, contiguous. Raises ValueError for a count that is none. Needs the extension."""
-    columns, total = EXTENSION.split_trees(nodes)
-    count = len(nodes)
-    return SplitTrees(
-        np.ndarray(count, np.int64, columns),
-        np.ndarray(total, np.int32, columns, 8 * count),
-        np.ndarray(total, np.int32, columns, 8 * count + 4 * total),
-    )
+    streams: int64 [seats]. None without the C extension.
+    """
+    if EXTENSION is None:
+        return None
+    return EXTENSION.answered_stream(table, trees.num_nodes if trees.rows is None else trees.rows, streams)

@@ -53,8 +53,9 @@ def commit(session: Session, work: Work) -> StepBatch:
 
 
 def answer(session: Session, work: Work, tree: DraftTree) -> SessionReply:
-    answers = StepAnswers.of(commit(session, work), TreeColumns.of([tree]), session.columns)
-    answers.keep(session.columns)
+    batch = commit(session, work)
+    answers = StepAnswers.of(batch, TreeColumns.of([tree]), session.columns)
+    answers.keep(batch, session.columns)
     (reply,) = answers.trees.each()
     return reply
 

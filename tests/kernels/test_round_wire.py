@@ -17,8 +17,8 @@ from kernels.round_wire import (
     SHAPES,
     ExtendBounds,
     ExtendFrame,
+    answered_stream,
     read_extend,
-    split_trees,
     write_trees,
 )
 from paceline.errors import InvalidInputError
@@ -185,22 +185,66 @@ def test_a_shape_is_read_where_a_tree_may_have_it() -> None:
     assert 500 < read < 2500
 
 
-def test_trees_are_split_into_columns() -> None:
+def random_rows(rng: np.random.Generator, count: int, most: int) -> np.ndarray:
+    """As a device leaves trees."""
+    rows = rng.integers(-1, 1000, (count, 1 + 2 * most)).astype(np.int32)
+    rows[:, 0] = rng.integers(0, most + 1, count)
+    return rows
+
+
+def test_trees_as_a_device_leaves_them_are_written_like_their_columns() -> None:
     rng = np.random.default_rng(4)
-    for most in (2, 16, 64):
-        nodes = rng.integers(0, 1000, (5, 1 + 2 * most)).astype(np.int32)
-        nodes[:, 0] = rng.integers(0, most + 1, 5)
-        found = split_trees(nodes)
-        assert found.num_nodes.tolist() == nodes[:, 0].tolist()
-        assert found.tokens.tolist() == [n for row in nodes for n in row[1 : 1 + row[0]].tolist()]
-        assert found.parents.tolist() == [n for row in nodes for n in row[1 + most : 1 + most + row[0]].tolist()]
-        for count in (-1, most + 1):
-            nodes[3, 0] = count
-            with pytest.raises(ValueError, match="as many nodes"):
-                split_trees(nodes)
-    for odd in (np.zeros((2, 4), np.int32), np.zeros((2, 0), np.int32)):
-        with pytest.raises(ValueError, match="as many nodes"):
-            split_trees(odd)
+    for most in (1, 2, 16, 64):
+        for count in (1, 5):
+            rows = random_rows(rng, count, most)
+            rows[0, 0] = most if count == 1 else 0
+            table = rng.integers(0, 2**32, (NUM_TABLE_ROWS, count))
+            trees = TreeColumns.of_rows(rows.tobytes(), count)
+            assert trees.num_nodes.tolist() == rows[:, 0].tolist()
+            assert trees.tokens.tolist() == [n for row in rows for n in row[1 : 1 + row[0]].tolist()]
+            assert trees.parents.tolist() == [n for row in rows for n in row[1 + most : 1 + most + row[0]].tolist()]
+            columns = TreeColumns(trees.num_nodes, trees.tokens, trees.parents)
+            assert write_trees(5, table, trees) == write_trees(5, table, columns)
+
+
+def test_rows_that_are_not_those_of_so_many_trees_are_refused() -> None:
+    rng = np.random.default_rng(4)
+    rows, table, streams = random_rows(rng, 3, 4), np.zeros((NUM_TABLE_ROWS, 3), np.int64), np.zeros(1, np.int64)
+    whole, wrong = rows.tobytes(), []
+    for count in (-1, 5, 2**31 - 1):
+        rows[1, 0] = count
+        wrong.append(rows.tobytes())
+    for odd in (b"", whole[:-1], whole[:-4], whole[: 2 * 36], whole + bytes(12), *wrong):
+        trees = TreeColumns.of_rows(odd, 3)
+        with pytest.raises(ValueError, match="rows of 3 trees"):
+            write_trees(1, table, trees)
+        with pytest.raises(ValueError, match="rows of 3 trees"):
+            answered_stream(table, trees, streams)
+    assert write_trees(1, table, TreeColumns.of_rows(whole, 3))
+
+
+def test_answers_are_of_one_stream_where_all_have_a_round_and_a_tree() -> None:
+    rng = np.random.default_rng(5)
+    seen = 0
+    for _ in range(500):
+        count = int(rng.integers(1, 5))
+        rows = random_rows(rng, count, 4)
+        rows[:, 0] = np.where(rng.random(count) < 0.1, 0, 1 + rows[:, 0] % 4)
+        table = np.zeros((NUM_TABLE_ROWS, count), np.int64)
+        table[ROUND] = np.where(rng.random(count) < 0.1, -1, rng.integers(0, 9, count))
+        table[SEAT] = rng.permutation(9)[:count]
+        streams = rng.choice([3, 4], 9, p=[0.9, 0.1])
+        own = set(streams[table[SEAT]].tolist())
+        is_one = len(own) == 1 and (rows[:, 0] > 0).all() and (table[ROUND] >= 0).all()
+        as_rows = TreeColumns.of_rows(rows.tobytes(), count)
+        for trees in (as_rows, TreeColumns(as_rows.num_nodes, as_rows.tokens, as_rows.parents)):
+            assert answered_stream(table, trees, streams) == (min(own) if is_one else None)
+        seen += is_one
+        for seat in (-1, 9):
+            table[SEAT, -1] = seat
+            with pytest.raises(IndexError, match="no seat"):
+                answered_stream(table, as_rows, streams)
+    assert 100 < seen < 400
 
 
 @pytest.mark.parametrize(

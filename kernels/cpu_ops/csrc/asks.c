@@ -9,14 +9,6 @@
 #include "buffers.h"
 #include "tables.h"
 
-/* A round's table; NULL with an exception set where it is none. */
-static const Py_buffer *table_of(Buffers *buffers, PyObject *object, int flags) {
-    const Py_buffer *table = array(buffers, object, 8, 2, flags);
-    if (!table || table->shape[0] == NUM_TABLE_ROWS) return table;
-    PyErr_Format(PyExc_ValueError, "a round's table of %d rows is expected, not of %zd", NUM_TABLE_ROWS, table->shape[0]);
-    return NULL;
-}
-
 /* The seat of a session, -1 where it has none; -2 with an exception set. */
 static int64_t seat_of(PyObject *seats, int64_t session) {
     PyObject *number = PyLong_FromUnsignedLongLong((unsigned long long)session);
@@ -74,40 +66,6 @@ PyObject *py_take_round(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssi
         }
     }
     result = PyBool_FromLong(passed == count);
-done:
-    release(&buffers);
-    return result;
-}
-
-/* answered_stream(table, num_nodes, streams) */
-PyObject *py_answered_stream(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
-    Buffers buffers = {.count = 0};
-    PyObject *result = NULL;
-    if (!has_count(given, 3)) return NULL;
-    const Py_buffer *table = table_of(&buffers, args[0], 0);
-    const Py_buffer *num_nodes = table ? array(&buffers, args[1], 8, 1, 0) : NULL;
-    const Py_buffer *streams = num_nodes ? array(&buffers, args[2], 8, 1, 0) : NULL;
-    if (!streams) goto done;
-    const int64_t count = table->shape[1], *numbers = table->buf, *stream = streams->buf;
-    if (count < 1 || num_nodes->shape[0] != count) {
-        PyErr_SetString(PyExc_ValueError, "one tree a session is expected");
-        goto done;
-    }
-    int64_t first = 0, is_one = 1;
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t seat = numbers[SEATS * count + i];
-        if (seat < 0 || seat >= streams->shape[0]) {
-            PyErr_Format(PyExc_IndexError, "there is no seat %lld", (long long)seat);
-            goto done;
-        }
-        if (i == 0) first = stream[seat];
-        is_one &= stream[seat] == first && ((const int64_t *)num_nodes->buf)[i] > 0 && numbers[ROUNDS * count + i] >= 0;
-    }
-    if (is_one) result = PyLong_FromLongLong(first);
-    else {
-        Py_INCREF(Py_None);
-        result = Py_None;
-    }
 done:
     release(&buffers);
     return result;

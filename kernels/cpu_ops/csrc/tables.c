@@ -439,7 +439,7 @@ PyMethodDef table_methods[] = {
     {"read_extend", (PyCFunction)(void (*)(void))py_read_extend, METH_FASTCALL, NULL},
     {"write_verify", (PyCFunction)(void (*)(void))py_write_verify, METH_FASTCALL, NULL},
     {"answered_stream", (PyCFunction)(void (*)(void))py_answered_stream, METH_FASTCALL, NULL},
-    {"split_trees", (PyCFunction)(void (*)(void))py_split_trees, METH_FASTCALL, NULL},
+    {"write_rows", (PyCFunction)(void (*)(void))py_write_rows, METH_FASTCALL, NULL},
     {"survey", (PyCFunction)(void (*)(void))py_survey, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -1,9 +1,19 @@
-/* The functions of tables.c, asks.c and wire.c, for the module. */
+/* What tables.c, asks.c and wire.c share: a round's table, and their functions for the module. */
 
 #pragma once
 
+#include "buffers.h"
+
 /* Rows of a round's table, int64 [NUM_TABLE_ROWS, sessions]; kernels/round_wire.py says what they hold. */
 enum { SESSIONS, ROUNDS, COMMITTED_LEN, ARRIVED_S, SEATS, BASE_LENS, ROWS, SHAPES, NUM_TABLE_ROWS = SHAPES + 4 };
+
+/* A round's table; NULL with an exception set where it is none. */
+static inline const Py_buffer *table_of(Buffers *buffers, PyObject *object, int flags) {
+    const Py_buffer *table = array(buffers, object, 8, 2, flags);
+    if (!table || table->shape[0] == NUM_TABLE_ROWS) return table;
+    PyErr_Format(PyExc_ValueError, "a round's table of %d rows is expected, not of %zd", NUM_TABLE_ROWS, table->shape[0]);
+    return NULL;
+}
 
 extern PyMethodDef table_methods[];
 
@@ -15,6 +25,6 @@ PyObject *py_survey(PyObject *self, PyObject *const *args, Py_ssize_t given);
 
 PyObject *py_read_extend(PyObject *self, PyObject *const *args, Py_ssize_t given);
 
-PyObject *py_split_trees(PyObject *self, PyObject *const *args, Py_ssize_t given);
+PyObject *py_write_rows(PyObject *self, PyObject *const *args, Py_ssize_t given);
 
 PyObject *py_write_verify(PyObject *self, PyObject *const *args, Py_ssize_t given);
