@@ -112,7 +112,7 @@ class DraftService:
         self._loop = EngineLoop(engine, mailbox, outlets, device=draft.device)
         self._rpc = plumbing.server(SERVICE_NAME)
         servicer = DraftServicer(
-            self.info, front=self._front, lanes=self._lanes, post=self._loop.post, clock=time.perf_counter
+            self.info, front=self._front, lanes=self._lanes, post=mailbox.put, clock=time.perf_counter
         )
         servicer.add_to(self._rpc.server)
 

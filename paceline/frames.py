@@ -46,7 +46,7 @@ class FrameSocket:
         self._sock = sock
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
-        self._start = self._stop = 0  # of what has come and was not given out
+        self._start = self._stop = 0  # of what has come and was not given out; 0 where that is nothing
         self._long = bytearray()  # a payload that the buffer does not hold, and how much of it has come
         self._long_held = 0
 
@@ -68,6 +68,8 @@ class FrameSocket:
         while self._read(socket.MSG_DONTWAIT):
             while (payload := self._next()) is not None:
                 yield payload
+                if not self._stop:
+                    return
             if not self._long:
                 return
 
@@ -118,9 +120,13 @@ class FrameSocket:
             (size,) = _LENGTH.unpack_from(self._buffer, self._start)
             _check_size(size, MAX_MESSAGE_BYTES)
             start = self._start + _LENGTH.size
-            if start + size <= self._stop:
-                self._start = start + size
-                return bytes(self._view[start : self._start])
+            stop = start + size
+            if stop <= self._stop:
+                payload = bytes(self._view[start:stop])
+                self._start = stop
+                if stop == self._stop:
+                    self._start = self._stop = 0
+                return payload
             if _LENGTH.size + size <= _BUFFER_BYTES:
                 return None
             self._long = bytearray(size)
@@ -129,14 +135,15 @@ class FrameSocket:
             self._start = self._stop = 0
         if self._long_held < len(self._long):
             return None
-        payload, self._long = self._long, bytearray()
-        return cast("bytes", payload)  # protobuf parses it all the same, and a copy of megabytes costs a round's time
+        whole, self._long = self._long, bytearray()
+        return cast("bytes", whole)  # protobuf parses it all the same, and a copy of megabytes costs a round's time
 
     def _read(self, flags: int) -> bool:
         """One call of the kernel. False: nothing is there."""
+        into = self._view
         if self._long:
             into = memoryview(self._long)[self._long_held :]
-        else:
+        elif self._stop:
             held = self._stop - self._start
             if self._start:
                 self._view[:held] = bytes(self._view[self._start : self._stop])

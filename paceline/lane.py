@@ -98,8 +98,12 @@ class Lane(Generic[EventT, ItemT]):
 
     def send(self, item: ItemT) -> None:
         """One thread's. Never waits. What comes after the lane's end is dropped: its user is told of that."""
-        if self._merged(item):
-            return
+        with self._lock:
+            if self._is_closed or self._failure is not None:
+                return
+            if self._is_behind:
+                self._merge(item)
+                return
         payload = self._user.encode(item)
         with self._lock:
             if self._is_closed:
@@ -149,18 +153,12 @@ class Lane(Generic[EventT, ItemT]):
                 pass
         self._frames.close()
 
-    def _merged(self, item: ItemT) -> bool:
-        """Whether the item waits for the writing thread, with what waited before, or is dropped at the lane's end."""
-        with self._lock:
-            if self._is_closed or self._failure is not None:
-                return True
-            if not self._is_behind:
-                return False
-            try:
-                self._waiting = self._user.merge(self._waiting, item)
-            except CapacityError as error:
-                self._fail(error)
-            return True
+    def _merge(self, item: ItemT) -> None:
+        """Needs the lock: the item is left to the writing thread, with what waited before."""
+        try:
+            self._waiting = self._user.merge(self._waiting, item)
+        except CapacityError as error:
+            self._fail(error)
 
     def _hand_over(self, rest: memoryview) -> None:
         """Needs the lock: so no writing thread begins once ``_end`` looks for it."""
