@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
@@ -23,6 +22,7 @@ from paceline.errors import (
     UnavailableError,
     UnsupportedFieldError,
 )
+from paceline.link_fault import link_fault, nothing_answers
 from paceline.tls import TlsIdentity
 from paceline.tls_fault import tls_fault
 
@@ -51,11 +51,8 @@ _ERRORS: dict[grpc.StatusCode, type[PacelineError]] = {
     grpc.StatusCode.PERMISSION_DENIED: ForbiddenError,
 }
 _LOOKED_INTO = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
-_NO_GRPC = "Failed parsing HTTP/2"
-_HTTP_STATUS = re.compile(r"Received http2 header with status: (\d+)")  # of a proxy, or of a web server
 _TOO_LARGE = "Sent message larger than max"
-_NOT_CONNECTED = "failed to connect"
-_BROKEN = ("Socket closed", "Stream removed", "Connection reset", "GOAWAY")  # gRPC's own words, not the service's
+_CANCELLED = ("Locally cancelled", "Channel closed")  # gRPC's own words
 
 
 @contextlib.contextmanager
@@ -84,16 +81,12 @@ def error_from_status(error: grpc.RpcError, address: str) -> PacelineError:
     kind = _ERRORS.get(code, ServiceFailureError)
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
         return InvalidInputError(f"the request is too large to send ({details}): give a shorter prompt")
-    if status := _HTTP_STATUS.search(details):
+    if fault := link_fault(details, address):
         kind = UnavailableError if code == grpc.StatusCode.UNIMPLEMENTED else kind
-        where = "name a service's --port, or see to the proxy before it"
-        return kind(f"what answers at {address} speaks no gRPC, but HTTP (status {status[1]}): {where}")
-    if code == grpc.StatusCode.UNAVAILABLE and _NO_GRPC in details:
-        return kind(f"what answers at {address} speaks no gRPC: name a service's --port, not its metrics or live page")
-    if code == grpc.StatusCode.UNAVAILABLE and _NOT_CONNECTED in details:
-        return kind(f"nothing answers at {address}: start it (paceline serve) or name the right address")
-    if code == grpc.StatusCode.UNAVAILABLE and any(words in details for words in _BROKEN):
-        return kind(f"the connection to {address} broke ({details}): see whether it still runs")
+        start = ": start it (paceline serve) or name the right address" if fault == nothing_answers(address) else ""
+        return kind(fault + start)
+    if code == grpc.StatusCode.CANCELLED and details.startswith(_CANCELLED):
+        return kind("the request was cancelled")
     if kind is ServiceFailureError:
         return kind(f"{address} answered {code.name}: {details or 'no message'}; look into its log")
     message = details or f"{address} answered {code.name}"

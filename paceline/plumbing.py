@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from paceline.config import flag, require
 from paceline.errors import ConfigError
+from paceline.link_fault import link_fault
 from paceline.logs import FORMATS
 from paceline.rpc import RpcServer, open_channel
 from paceline.rpc_bytes import ByteMeter, LaneBytes
@@ -90,11 +91,12 @@ class Plumbing:
         self.tracer.close()
 
     async def explain(self, address: str, error: grpc.aio.AioRpcError) -> str:
-        """Why a call to a peer failed: what is wrong with the certificates, or else what gRPC or the peer said."""
+        """Why a call to a peer failed: what is wrong with the certificates or the connection, or what the peer said."""
         details = error.details() or error.code().name
-        if error.code() is not grpc.StatusCode.UNAVAILABLE:
-            return details
-        return await asyncio.to_thread(tls_fault, address, self.tls, details) or details
+        fault = ""
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            fault = await asyncio.to_thread(tls_fault, address, self.tls, details)
+        return fault or link_fault(details) or details
 
 
 def _watch_expiry(tls: TlsIdentity, registry: CollectorRegistry) -> None:

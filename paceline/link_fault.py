@@ -1,0 +1,50 @@
+"""What gRPC says of a connection that failed, in words that somebody can act on."""
+
+from __future__ import annotations
+
+import re
+
+_HTTP_STATUS = re.compile(r"Received http2 header with status: (\d+)")  # of a proxy, or of a web server
+_NO_PROCESS = "failed to connect"
+_NO_GRPC = "what answers {at} speaks no gRPC: name a service's --port, not its metrics or live page"
+_NO_HOST = "the resolver finds no host {at}: see the spelling, and whether DNS works on this machine"
+# gRPC's own words, and what they mean; the first that fits counts.
+_FAULTS = (
+    (
+        "Failed parsing HTTP/2",
+        _NO_GRPC,
+    ),
+    ("SETTINGS frame", "what listens {at} says nothing: see whether its process hangs"),
+    ("errors resolving", _NO_HOST),
+    (
+        "DNS resolution failed",
+        _NO_HOST,
+    ),
+    (_NO_PROCESS, "nothing answers {at}"),
+    ("Method not found!", "what answers {at} does not know this call: it is of another kind, or of another version"),
+    ("Deadline Exceeded", "what answers {at} took longer than allowed: see whether it hangs or has too much to do"),
+    ("ping timeout", "the connection{to} was given up, for pings went unanswered: see whether the process there hangs"),
+)
+_BROKEN = ("Socket closed", "Stream removed", "Connection reset", "GOAWAY", "Cancelling all calls")
+
+
+def link_fault(details: str, address: str = "") -> str:
+    """Who is at fault and what to do; "" where details, a failed call's, are not gRPC's own words on a connection.
+
+    address: the other end's, for a message that does not name it otherwise.
+    """
+    names = {"at": f"at {address}" if address else "there", "to": f" to {address}" if address else ""}
+    if status := _HTTP_STATUS.search(details):
+        where = "name a service's --port, or see to the proxy before it"
+        return f"what answers {names['at']} speaks no gRPC, but HTTP (status {status[1]}): {where}"
+    for sign, words in _FAULTS:
+        if sign in details:
+            return words.format(**names)
+    if any(sign in details for sign in _BROKEN):
+        return f"the connection{names['to']} broke: see whether the process there still runs"
+    return ""
+
+
+def nothing_answers(address: str = "") -> str:
+    """What link_fault says where no process took the connection."""
+    return link_fault(_NO_PROCESS, address)
