@@ -14,6 +14,7 @@ from client.figures import describe_completion
 from client.fit import is_unicode
 from client.request import Message
 from client.terminal import keep_bytes
+from client.waiting import WaitNotice
 from paceline.config import flag
 from paceline.errors import InvalidInputError
 
@@ -58,8 +59,12 @@ def _exchange(client: PacelineClient, config: ChatConfig, messages: list[Message
     before its first word."""
     text = ""
     try:
-        with client.generate(messages, sampling=config.sampling(), options=config.options()) as answer:
+        with (
+            WaitNotice(client) as notice,
+            client.generate(messages, sampling=config.sampling(), options=config.options()) as answer,
+        ):
             for delta in answer:
+                notice.heard()
                 text += delta.text
                 print(delta.text, end="", flush=True)
             print()

@@ -14,6 +14,7 @@ from client.figures import completion_figures, describe_completion
 from client.fit import is_unicode
 from client.request import Message, Prompt
 from client.terminal import keep_bytes
+from client.waiting import WaitNotice
 from paceline.config import flag
 from paceline.errors import ConfigError
 
@@ -57,15 +58,21 @@ class GenerateConfig(RequestFlags):
 def main(argv: Sequence[str]) -> int:
     config = parse_words(GenerateConfig, argv, command="generate", words="prompt")
     prompt, sampling, options = config.request_prompt(), config.sampling(), config.options()
-    with config.client() as client, client.generate(prompt, sampling=sampling, options=options) as answer:
-        if not config.json:
-            for delta in answer:
+    with (
+        config.client() as client,
+        WaitNotice(client) as notice,
+        client.generate(prompt, sampling=sampling, options=options) as answer,
+    ):
+        for delta in answer:
+            notice.heard()
+            if not config.json:
                 print(delta.text, end="", flush=True)
-            print()
         completion = answer.result()
     if config.json:
         print(json.dumps(_as_json(completion), ensure_ascii=False))
-    elif config.stats:
+        return 0
+    print()
+    if config.stats:
         print(describe_completion(completion), file=sys.stderr)
     return 0
 

@@ -21,6 +21,7 @@ class ScriptedRouter(router_pb2_grpc.RouterServiceServicer):
         self.script: Script = answer_hello
         self.requests: list[router_pb2.GenerateRequest] = []
         self.ended = threading.Event()
+        self.info_asked = threading.Semaphore(0)  # released at each GetInfo
         self.address = ""
         self.info = router_pb2.RouterServiceGetInfoResponse(
             info=common_pb2.ServiceInfo(service="router", model_name="scripted", version="0.1.0"),
@@ -39,6 +40,7 @@ class ScriptedRouter(router_pb2_grpc.RouterServiceServicer):
     def GetInfo(
         self, request: router_pb2.RouterServiceGetInfoRequest, context: grpc.ServicerContext
     ) -> router_pb2.RouterServiceGetInfoResponse:
+        self.info_asked.release()
         return self.info
 
 
