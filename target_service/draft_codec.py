@@ -54,7 +54,7 @@ class RoundReader:
         """The same of a frame."""
         found = None if self.wire is None else self.wire.read(payload, _VERIFY, self.vocab_size)
         if found is not None and found.incarnation == self.incarnation:
-            return [_arrived(found, at=self.at)]
+            return [TreesArrived(self.at, found.session, _arrived(found))]
         try:
             message = draft_pb2.SpeculateResponse.FromString(payload)
         except DecodeError as error:
@@ -97,14 +97,17 @@ def decode_trees(message: verify_pb2.VerifyInput, vocab_size: int, *, at: LinkEp
     return TreesArrived(at, columns.session.tolist(), trees)
 
 
-def _arrived(found: WireTrees, *, at: LinkEpoch) -> TreesArrived:
+def _arrived(found: WireTrees) -> list[ArrivedTree]:
+    if len(found.session) == 1:  # slices are the dearest of what is left, for a thread that comes from elsewhere
+        tree = DraftTree.grown(found.tokens, found.parents)
+        return [ArrivedTree(found.round[0], found.base_committed_len[0], tree)]
     stop = 0
     trees: list[ArrivedTree] = []
     for round_number, base, size in zip(found.round, found.base_committed_len, found.num_nodes, strict=True):
         start, stop = stop, stop + size
         tree = DraftTree.grown(found.tokens[start:stop], found.parents[start:stop])
         trees.append(ArrivedTree(round_number, base, tree))
-    return TreesArrived(at, found.session, trees)
+    return trees
 
 
 def decode_status(message: draft_pb2.SessionStatus, *, at: LinkEpoch) -> SessionsAnswered:
