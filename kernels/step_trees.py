@@ -10,22 +10,33 @@ import numpy as np
 from kernels.extension import EXTENSION
 from kernels.ops import AttentionBatch, TreeBatch, WalkResult
 
+# Rows of RequestTable.facts.
+COMMITTED_LEN = 0
+PENDING_LEN = 1  # tokens that the step under way commits
+PENDING_TREE = 2  # of that step, which draws the newest of them; -1: the newest token is known
+LIMIT = 3  # tokens that the request may hold
+LAST_STEP = 4  # the step that it last took part in
+NUM_FACTS = 5
 
-class TreeTable(NamedTuple):
-    """The trees of many requests, laid end to end, and the table of pages in which each request has a row."""
+# Rows of a step's heads: of each tree the request's row of the table, the root's position, and how many tokens the
+# request may still have.
+HEAD_ROW = 0
+HEAD_BASE = 1
+HEAD_ALLOWED = 2
 
-    tokens: np.ndarray  # int32 [nodes]
-    parents: np.ndarray  # int32 [nodes], local index, root -1
-    num_nodes: np.ndarray  # int64 [b]
-    committed_len: np.ndarray  # int64 [b]
-    page_table: np.ndarray  # int32 [requests, pages], contiguous
-    table_rows: np.ndarray  # int64 [b]
-    page_size: int
+
+class RequestTable(NamedTuple):
+    """A row for each request that may run; contiguous."""
+
+    tokens: np.ndarray  # int32 [requests, context length]
+    page_ids: np.ndarray  # int32 [requests, pages]
+    facts: np.ndarray  # int64 [NUM_FACTS, requests]
 
 
 class TreeStep(NamedTuple):
     """Node i of a tree: position committed_len + depth(i), KV in the slot of position committed_len + i."""
 
+    heads: np.ndarray  # int64 [3, b]
     positions: np.ndarray  # int32 [nodes]
     slots: np.ndarray  # int64 [nodes]
     rows: np.ndarray  # int32 [nodes]: 0, 1, ...
@@ -33,27 +44,13 @@ class TreeStep(NamedTuple):
     trees: TreeBatch
 
 
-class CommitTable(NamedTuple):
-    """A row for each request that may run; contiguous."""
-
-    tokens: np.ndarray  # int32 [requests, context length]
-    committed_len: np.ndarray  # int64 [requests]
-    last_step: np.ndarray  # int64 [requests]
-
-
-class CommitRows(NamedTuple):
-    """The trees of a walk."""
-
-    table_rows: np.ndarray  # int64 [b]
-    base: np.ndarray  # int64 [b], position of each root
-    allowed: np.ndarray  # int64 [b], tokens that the request may still have
-
-
 class Advance(NamedTuple):
-    """starts: of each tree's tokens in verified_id; is_full: whether a request has all that it may have."""
+    """What a walk brought. Lists: arrays of a few entries take longer to look into."""
 
-    starts: list[int]
-    is_full: bool
+    starts: list[int]  # of each tree's tokens
+    is_full: bool  # whether a request has all that it may have
+    path: list[int]  # accepted_indices
+    tokens: list[int]  # verified_id
 
 
 class StepTrees:
@@ -62,36 +59,38 @@ class StepTrees:
     def __init__(self, module: ModuleType) -> None:
         self._module = module
 
-    def plan(self, table: TreeTable, *, batch_invariant: bool = False) -> TreeStep:
-        """Raises IndexError or ValueError for what are no trees, and for pages that the table does not have."""
-        page_size, n, b = table.page_size, len(table.parents), len(table.num_nodes)
-        num_pages = self._module.count_pages(table.committed_len, table.num_nodes, page_size)
-        narrow = np.empty(4 * n + 4 * b + 2 + num_pages, np.int32)
-        wide = np.empty(2 * n, np.int64)
-        columns = table.committed_len, table.num_nodes, table.parents
-        self._module.plan_trees(table.page_table, table.table_rows, *columns, narrow, wide, page_size)
-        positions, q_indptr, at = narrow[:n], narrow[4 * n : 4 * n + b + 1], 4 * n + 2 * b + 2
+    def plan(self, table: RequestTable, rows: list[int], trees: list[bytes], *, page_size: int) -> TreeStep:
+        """The trees of the requests in these rows of the table: int32 [2, n], tokens and parents, local indices, the
+        root's -1. Of requests past the last tree one node each: the newest token, or -1 - i where tree i of the step
+        under way is going to draw it. Raises IndexError or ValueError for what are no trees, and for pages or tokens
+        that the table does not have."""
+        arena, n, num_pages = self._module.plan_step(*table, page_size, rows, trees)
+        b = len(rows)
+        wide = np.ndarray(3 * b + 2 * n, np.int64, arena)
+        narrow = np.ndarray(5 * n + 4 * b + 2 + num_pages, np.int32, arena, wide.nbytes)
+        positions, q_indptr, at = narrow[n : 2 * n], narrow[5 * n : 5 * n + b + 1], 5 * n + 2 * b + 2
         return TreeStep(
-            positions=positions,
-            slots=wide[:n],
-            rows=narrow[3 * n : 4 * n],
-            attention=AttentionBatch(
-                q_indptr=q_indptr,
-                prefix_len=narrow[at : at + b],
-                local_len=narrow[at + b : at + 2 * b],
-                page_indptr=narrow[at - b - 1 : at],
-                page_ids=narrow[at + 2 * b :],
-                is_causal=np.zeros(b, np.bool_),
-                ancestors=wide[n:].view(np.uint64),
-                page_size=page_size,
-                batch_invariant=batch_invariant,
+            wide[: 3 * b].reshape(3, b),
+            positions,
+            wide[3 * b : 3 * b + n],
+            narrow[4 * n : 5 * n],
+            AttentionBatch(
+                q_indptr,
+                narrow[at : at + b],
+                narrow[at + b : at + 2 * b],
+                narrow[at - b - 1 : at],
+                narrow[at + 2 * b :],
+                np.ndarray(b, np.bool_, arena, wide.nbytes + narrow.nbytes),
+                wide[3 * b + n :].view(np.uint64),
+                page_size,
             ),
-            trees=TreeBatch(q_indptr, table.tokens, positions, narrow[n : 2 * n], narrow[2 * n : 3 * n]),
+            TreeBatch(q_indptr, narrow[:n], positions, narrow[2 * n : 3 * n], narrow[3 * n : 4 * n]),
         )
 
-    def commit(self, table: CommitTable, rows: CommitRows, walk: WalkResult, *, step: int) -> Advance:
+    def commit(self, table: RequestTable, heads: np.ndarray, walk: WalkResult, *, step: int) -> Advance:
         """As ``commit_walk``."""
-        return Advance(*self._module.commit_walk(*table, *rows, walk.accept_length, walk.verified_id, step))
+        columns = walk.accept_length, walk.verified_id, walk.accepted_indices
+        return Advance(*self._module.commit_walk(*table, heads, *columns, step))
 
     def stage(
         self, stage: np.ndarray, layout: np.ndarray, narrow: tuple[np.ndarray, ...], wide: tuple[np.ndarray, ...]
@@ -101,16 +100,18 @@ class StepTrees:
         self._module.stage_columns(stage, layout, narrow, wide)
 
 
-def commit_walk(table: CommitTable, rows: CommitRows, walk: WalkResult, *, step: int) -> Advance:
-    """What a walk brings each request. MUTATES the table; tokens past its width are dropped."""
+def commit_walk(table: RequestTable, heads: np.ndarray, walk: WalkResult, *, step: int) -> Advance:
+    """What a walk brings each request. MUTATES tokens and facts; tokens past the context are dropped."""
+    rows, base, allowed = heads
     counts = walk.accept_length.astype(np.int64) + 1
     starts = counts.cumsum() - counts
-    places = (rows.base + 1 - starts).repeat(counts) + np.arange(len(walk.verified_id))
+    places = (base + 1 - starts).repeat(counts) + np.arange(len(walk.verified_id))
     is_there = places < table.tokens.shape[1]
-    table.tokens[rows.table_rows.repeat(counts)[is_there], places[is_there]] = walk.verified_id[is_there]
-    table.committed_len[rows.table_rows] = rows.base + counts
-    table.last_step[rows.table_rows] = step
-    return Advance(starts.tolist(), bool((counts >= rows.allowed).any()))
+    table.tokens[rows.repeat(counts)[is_there], places[is_there]] = walk.verified_id[is_there]
+    table.facts[COMMITTED_LEN, rows] = base + counts
+    table.facts[LAST_STEP, rows] = step
+    is_full = bool((counts >= allowed).any())
+    return Advance(starts.tolist(), is_full, walk.accepted_indices.tolist(), walk.verified_id.tolist())
 
 
 def load_step_trees() -> StepTrees | None:

@@ -5,21 +5,17 @@ from __future__ import annotations
 from types import ModuleType
 from typing import NamedTuple
 
-import numpy as np
-
 from kernels.extension import EXTENSION
 
 
 class WireTrees(NamedTuple):
-    """A VerifyInput. Lists have an entry a tree; nodes are flat, in the order of the trees."""
+    """A VerifyInput. Lists have an entry a tree."""
 
     incarnation: int
     session: list[int]
     round: list[int]
     base_committed_len: list[int]
-    num_nodes: list[int]
-    tokens: np.ndarray  # int32 [nodes]
-    parents: np.ndarray  # int32 [nodes]
+    nodes: list[bytes]  # int32 [2, n]: tokens, and parents as local indices
 
 
 class TreeWire:
@@ -37,11 +33,7 @@ class TreeWire:
         """Of a message that is a VerifyInput alone, in the field of that number, with sound trees of ids below
         vocab_size. None for any other, which protobuf is to judge."""
         found = self._module.read_trees(payload, number, vocab_size)
-        if found is None:
-            return None
-        incarnation, session, round_, base_len, num_nodes, tokens, parents = found
-        nodes = np.frombuffer(tokens, np.int32), np.frombuffer(parents, np.int32)
-        return WireTrees(incarnation, session, round_, base_len, num_nodes, *nodes)
+        return None if found is None else WireTrees(*found)
 
 
 def load_tree_wire() -> TreeWire | None:

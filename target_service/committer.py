@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from kernels.ops import WalkResult
+from kernels.step_trees import HEAD_ALLOWED
 from paceline.types import FinishReason, TreeShape
 from target_service.flights import Flight
 from target_service.request_desk import RequestDesk
@@ -17,7 +18,6 @@ from target_service.speculation_stats import AcceptanceWindow
 from target_service.step_news import AskedTrees, StepNews
 from target_service.step_paths import StepPaths
 from target_service.step_plan import PlannedStep
-from target_service.step_roots import StepRoots
 from target_service.token_columns import TokenColumns
 
 _NO_ENDS: dict[int, FinishReason] = {}
@@ -37,7 +37,6 @@ class Decided:
 
     planned: PlannedStep
     walk: WalkResult
-    base: np.ndarray  # int64 [b], position of each tree's root
     kept: np.ndarray | None  # int64 [b], tokens of each tree; None: all
     ended: list[int]
     shapes: Sequence[TreeShape | None]
@@ -59,22 +58,19 @@ class Committer:
         and its row have the same number.
         """
         planned, roots = flight.planned, flight.roots
-        advance = self._table.advance(roots.rows, walk, step=flight.number)
-        if len(walk.verified_id) > len(planned.rows):
+        starts, is_full, path, tokens = self._table.advance(planned.heads, walk, step=flight.number)
+        if len(tokens) > len(starts):
             self._table.move_later(partial(_moves, planned, walk, self._table))
-        tokens = walk.verified_id.tolist()
-        paths = StepPaths(
-            flight.number, roots.positions, roots.stop_rows, advance.starts, walk.accepted_indices.tolist(), tokens
-        )
+        paths = StepPaths(flight.number, roots.positions, roots.stop_rows, starts, path, tokens)
         kept, ends = None, _NO_ENDS
-        if advance.is_full or not roots.stop_ids.isdisjoint(tokens):
-            kept, ends = _ends(planned, roots, walk)
+        if is_full or not roots.stop_ids.isdisjoint(tokens):
+            kept, ends = _ends(planned, walk)
         for chunk in planned.due.chunks:
             if chunk.is_last:
                 self._requests.begin_decoding(chunk.seq)
             else:
                 chunk.seq.committed_len = chunk.stop
-        decided = Decided(planned, walk, roots.rows.base, kept if ends else None, list(ends), flight.shapes, paths)
+        decided = Decided(planned, walk, kept if ends else None, list(ends), flight.shapes, paths)
         if ends:
             self.account(decided)
             for number, reason in ends.items():
@@ -89,7 +85,7 @@ class Committer:
         rows = planned.rows
         table.counts.add_rounds(rows[: planned.num_decoding], late=rows[planned.late])
         asked = self._note_trees(decided) if planned.num_speculating else None
-        offset = decided.base + 1 - table.prompt_len[rows]
+        offset = planned.base + 1 - table.prompt_len[rows]
         counts, ids, kept = decided.walk.accept_length.astype(np.int64) + 1, decided.walk.verified_id, decided.kept
         if kept is not None:
             ids = ids[np.arange(len(ids)) - (counts.cumsum() - counts).repeat(counts) < kept.repeat(counts)]
@@ -116,12 +112,12 @@ class Committer:
         return AskedTrees(asked, shapes_asked, num_nodes, accepted) if asked else None
 
 
-def _ends(planned: PlannedStep, roots: StepRoots, walk: WalkResult) -> tuple[np.ndarray, dict[int, FinishReason]]:
+def _ends(planned: PlannedStep, walk: WalkResult) -> tuple[np.ndarray, dict[int, FinishReason]]:
     """How many of each tree's tokens are kept, and which requests end: at the first stop token or at the limit.
 
     A stop token at the last allowed place is a stop.
     """
-    counts, allowed = walk.accept_length.astype(np.int64) + 1, roots.rows.allowed
+    counts, allowed = walk.accept_length.astype(np.int64) + 1, planned.heads[HEAD_ALLOWED]
     kept = np.minimum(counts, allowed)
     ends = dict.fromkeys(np.flatnonzero(counts >= allowed).tolist(), FinishReason.LENGTH)
     stop = 0

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
 
-from kernels.tree_wire import TreeWire, WireTrees, load_tree_wire
+from kernels.tree_wire import TreeWire, load_tree_wire
 from paceline.errors import WireError
 from paceline.round_codec import decode_verify
-from paceline.tree import DraftTree
 from paceline.v1 import draft_pb2, verify_pb2
 from target_service.draft_session import ArrivedTree
 from target_service.events import (
@@ -21,6 +20,7 @@ from target_service.events import (
     SessionsAnswered,
     TreesArrived,
 )
+from target_service.tree_nodes import nodes_of
 
 _VERIFY = draft_pb2.SpeculateResponse.VERIFY_FIELD_NUMBER
 _CODES: dict[int, SessionCode] = {
@@ -54,7 +54,8 @@ class RoundReader:
         """The same of a frame."""
         found = None if self.wire is None else self.wire.read(payload, _VERIFY, self.vocab_size)
         if found is not None and found.incarnation == self.incarnation:
-            return [TreesArrived(self.at, found.session, _arrived(found))]
+            entries = zip(found.round, found.base_committed_len, found.nodes, strict=True)
+            return [TreesArrived(self.at, found.session, [ArrivedTree(*entry) for entry in entries])]
         try:
             message = draft_pb2.SpeculateResponse.FromString(payload)
         except DecodeError as error:
@@ -93,21 +94,8 @@ def decode_trees(message: verify_pb2.VerifyInput, vocab_size: int, *, at: LinkEp
     if largest >= vocab_size:
         raise WireError(f"a tree holds token id {largest}, outside the vocabulary of {vocab_size}")
     entries = zip(columns.round.tolist(), columns.base_committed_len.tolist(), columns.trees(), strict=True)
-    trees = [ArrivedTree(round_number, base, tree) for round_number, base, tree in entries]
+    trees = [ArrivedTree(round_number, base, nodes_of(tree)) for round_number, base, tree in entries]
     return TreesArrived(at, columns.session.tolist(), trees)
-
-
-def _arrived(found: WireTrees) -> list[ArrivedTree]:
-    if len(found.session) == 1:  # slices are the dearest of what is left, for a thread that comes from elsewhere
-        tree = DraftTree.grown(found.tokens, found.parents)
-        return [ArrivedTree(found.round[0], found.base_committed_len[0], tree)]
-    stop = 0
-    trees: list[ArrivedTree] = []
-    for round_number, base, size in zip(found.round, found.base_committed_len, found.num_nodes, strict=True):
-        start, stop = stop, stop + size
-        tree = DraftTree.grown(found.tokens[start:stop], found.parents[start:stop])
-        trees.append(ArrivedTree(round_number, base, tree))
-    return trees
 
 
 def decode_status(message: draft_pb2.SessionStatus, *, at: LinkEpoch) -> SessionsAnswered:

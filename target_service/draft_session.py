@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from paceline.tree import DraftTree
 from paceline.types import TreeShape
+from target_service.tree_nodes import num_nodes, root_of
 
 
 class TreeVerdict(enum.Enum):
@@ -22,7 +22,7 @@ class ArrivedTree(NamedTuple):
 
     round: int
     base_committed_len: int
-    tree: DraftTree
+    nodes: bytes  # see ``tree_nodes``
 
 
 class DraftSession:
@@ -71,7 +71,7 @@ class DraftSession:
         self.answered_at_s = 0.0  # when the last tree that was of use came
         self.deadline_s = 0.0
         self.shape: TreeShape | None = None  # of the ask
-        self.tree: DraftTree | None = None
+        self.tree: bytes | None = None  # its nodes
 
     @property
     def may_sync(self) -> bool:
@@ -116,14 +116,14 @@ class DraftSession:
             return TreeVerdict.WRONG
         self.is_asking = False
         assert self.shape is not None
-        if arrived.base_committed_len != self.asked_len or arrived.tree.num_nodes > self.shape.num_draft_tokens:
+        if arrived.base_committed_len != self.asked_len or num_nodes(arrived.nodes) > self.shape.num_draft_tokens:
             return TreeVerdict.WRONG
         self.held_len = self.asked_len
         if committed_len != self.asked_len:
             return TreeVerdict.LATE
-        if int(arrived.tree.tokens[0]) != root_token:
+        if root_of(arrived.nodes) != root_token:
             return TreeVerdict.WRONG
-        self.tree = arrived.tree
+        self.tree = arrived.nodes
         return TreeVerdict.USED
 
     def on_held(self, held_len: int) -> None:
@@ -161,7 +161,7 @@ class DraftSession:
         """The request holds still for a tree, and the deadline has not passed."""
         return self.is_asking and now_s < self.deadline_s
 
-    def take_tree(self) -> DraftTree | None:
+    def take_tree(self) -> bytes | None:
         """The tree for the next step, at most once."""
         tree, self.tree = self.tree, None
         return tree

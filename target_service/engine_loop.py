@@ -14,7 +14,7 @@ from target_service.halves import SteppedTrees
 from target_service.inbox import Inbox
 from target_service.loop_parts import LoopParts, Outlets
 from target_service.reporter import DoneStep, Reporter, ReportParts, StepMarks
-from target_service.scheduler import Moment, Schedule, schedule, schedule_ahead
+from target_service.scheduler import Moment, Schedule, nothing, schedule, schedule_ahead
 from target_service.tree_wait import TreeWait
 
 IDLE_WAIT_S = 1.0  # between looks at the drafts, at most
@@ -61,7 +61,7 @@ class EngineLoop:
         )
         self._over_s = 0.0  # when it was over
         self._has_looked = False  # for a step to launch behind the one under way, since anything changed
-        self._due = Schedule()  # the last look's
+        self._due = nothing()  # the last look's
         self._is_idle = False  # the last turn ran no step
         self._waiting_since_s: float | None = None  # for trees alone
         self._tree_wait = TreeWait(parts.times)
@@ -80,7 +80,7 @@ class EngineLoop:
     def turn(self, wait_s: float) -> float:
         """Waits at most wait_s for events, launches what is due, and lands at most one step. Returns how long the next
         turn may wait."""
-        events = self._inbox.take(wait_s, is_busy=len(self._flights) > 0)
+        events = self._inbox.take(wait_s, is_busy=self._flights.count > 0)
         self._calls.note(events, is_idle=self._is_idle)
         now_s = self._clock()
         self._parts.drafts.check_hung(now_s)
@@ -88,12 +88,12 @@ class EngineLoop:
         self._has_looked &= not events
         while self._may_launch:
             self._due = self._schedule(now_s)
-            self._has_looked = len(self._flights) > 0
+            self._has_looked = self._flights.count > 0
             if self._due.is_empty:
                 break
             self._launch(self._due, now_s)
             now_s = self._clock()
-        self._is_idle = not self._flights
+        self._is_idle = not self._flights.count
         return self._rest(now_s) if self._is_idle else self._fly()
 
     @property
@@ -102,7 +102,7 @@ class EngineLoop:
         nothing while something waits for the end of both."""
         if self._inbox.is_holding:
             return False
-        if not self._flights:
+        if not self._flights.count:
             return True
         if self._flights.is_full or self._has_looked:
             return False
@@ -130,9 +130,9 @@ class EngineLoop:
             requests.num_decoding,
             join_rounds=self._tree_wait.is_short if join_rounds is None else join_rounds,
             is_split=self._parts.halves.is_split,
-            is_busy=len(self._flights) > 0,
+            is_busy=self._flights.count > 0,
         )
-        if self._flights and self._may_run_ahead:
+        if self._flights.count and self._may_run_ahead:
             due = schedule_ahead(requests.sequences.values(), requests.limits, moment)
             if not due.is_empty or not moment.is_split:
                 return due
@@ -143,9 +143,9 @@ class EngineLoop:
             self._reporter.flush()
         waited_s = 0.0 if self._waiting_since_s is None else now_s - self._waiting_since_s
         self._waiting_since_s = None
-        if due.trees:
-            self._tree_wait.observe(waited_s)
         self._flights.launch(due, began_s=now_s, waited_s=waited_s)
+        if due.drafted:
+            self._tree_wait.observe(waited_s)
         self._launching_s += _SMOOTHING * (self._clock() - now_s - self._launching_s)
         self._tell()
 
@@ -159,7 +159,7 @@ class EngineLoop:
             self._tell()
             return min(max(0.0, self._follow_s - self._clock()), LONGEST_LOOK_S)
         self._land()
-        if self._parts.runner.is_asynchronous and not self._flights:
+        if self._parts.runner.is_asynchronous and not self._flights.count:
             return 0.0
         if self._calls.has_sent:
             self._calls.has_sent = False
@@ -192,7 +192,7 @@ class EngineLoop:
     def _land(self) -> None:
         """The first step under way becomes known: it is committed, and the drafts are asked for what follows."""
         flight, result = self._flights.land()
-        if flight.planned.is_plain:
+        if flight.is_plain:
             device_ms = result.forward_ms + result.sample_ms
             pace = device_ms / self._parts.times.at_warm_up(flight.planned.plan.num_rows)
             self._pace += _SMOOTHING * (pace - self._pace)
@@ -206,7 +206,7 @@ class EngineLoop:
         committed = self._committer.account(decided)
         self._parts.drafts.count_trees()
         free_s = max(flight.began_s, self._over_s)
-        self._over_s = flight.known_s if self._flights else committed_s
+        self._over_s = flight.known_s if self._flights.count else committed_s
         done = DoneStep(
             number=flight.number,
             planned=flight.planned,

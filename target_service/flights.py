@@ -31,15 +31,12 @@ class Flight:
     is_queued: bool  # another, of other requests, was under way at its launch
     sessions: list[tuple[int, int]]  # session and round of each tree of the plan
     shapes: list[TreeShape | None]  # that the plan's first num_speculating requests were asking for
+    seqs: list[Sequence]  # all that take part: trees, and prompts that end or go on
     roots: StepRoots
     turnaround_s: float  # from the ask for a tree of it until that was there, the longest; 0 without any
+    is_plain: bool  # see PlannedStep
     is_followed: bool = False  # another such one was launched before it was over
     known_s: float = 0.0
-
-    @property
-    def seqs(self) -> list[Sequence]:
-        """All that take part: trees, and prompts that end or go on."""
-        return [*self.planned.seqs, *(turn.seq for turn in self.planned.due.chunks)]
 
 
 class Flights:
@@ -56,14 +53,12 @@ class Flights:
         self._clock = clock
         self._flights: deque[Flight] = deque()
         self._number = 0
-
-    def __len__(self) -> int:
-        return len(self._flights)
+        self.count = 0  # steps under way
 
     @property
     def may_run_ahead(self) -> bool:
         """One step is under way, and its requests may go on behind it."""
-        return len(self._flights) == 1 and self._flights[0].planned.is_plain
+        return self.count == 1 and self._flights[0].is_plain
 
     @property
     def num_rows(self) -> int:
@@ -77,7 +72,7 @@ class Flights:
 
     @property
     def is_full(self) -> bool:
-        return len(self._flights) == MAX_IN_FLIGHT
+        return self.count == MAX_IN_FLIGHT
 
     def is_over(self) -> bool:
         """Whether ``land`` would not wait. At least one is under way."""
@@ -107,8 +102,10 @@ class Flights:
             is_queued=is_beside,
             sessions=[(0, 0) if seq.draft is None else (seq.draft.session, seq.draft.round) for seq in planned.seqs],
             shapes=[None if seq.draft is None else seq.draft.shape for seq in speculating],
-            roots=find_roots(planned, self._table),
+            seqs=planned.seqs + [chunk.seq for chunk in due.chunks],
+            roots=find_roots(planned),
             turnaround_s=_turnaround_s(due),
+            is_plain=planned.is_plain,
         )
         for number, seq in enumerate(speculating):
             seq.drafted_step, seq.drafted_tree = self._number, number
@@ -119,16 +116,18 @@ class Flights:
         elif is_beside:
             behind.is_followed = True
         self._flights.append(flight)
+        self.count += 1
 
     def land(self) -> tuple[Flight, StepResult]:
         """Waits for the step that was launched first. Of a step ahead, what requests have that ended before is cut."""
         flight = self._flights.popleft()
+        self.count -= 1
         result = flight.pending.result()
         flight.known_s = self._clock()
         seqs = flight.seqs
         for seq in seqs:
             seq.is_running = seq.is_ahead = False
-        if flight.planned.is_plain:
+        if flight.is_plain:
             self._table.clear_pending(np.array([seq.row for seq in seqs if not seq.is_closed], np.int64))
         if self._flights:
             self._mark(self._flights[0])
@@ -142,9 +141,9 @@ class Flights:
 
     def _mark(self, flight: Flight) -> None:
         """What the step brings, for one that is planned behind it."""
-        planned = flight.planned
-        if not planned.is_plain:
+        if not flight.is_plain:
             return
+        planned = flight.planned
         table, rows = self._table, planned.rows
         table.pending_len[rows[: planned.num_decoding]] = 1
         table.pending_tree[rows] = np.arange(len(rows))
@@ -170,14 +169,13 @@ def _settle(flight: Flight, result: StepResult, table: SequenceTable) -> StepRes
             next_sibling=none,
         ),
     )
-    flight.planned = replace(
-        planned,
+    flight.planned = planned._replace(
         plan=plan,
         seqs=[planned.seqs[number] for number in kept],
-        rows=rows,
+        heads=planned.heads.take(kept, axis=1),
         num_decoding=int((kept < planned.num_decoding).sum()),
     )
-    flight.roots = find_roots(flight.planned, table)
+    flight.roots = find_roots(flight.planned)
     flight.sessions = [flight.sessions[number] for number in kept]
     walk = result.walk
     return replace(
@@ -188,5 +186,5 @@ def _settle(flight: Flight, result: StepResult, table: SequenceTable) -> StepRes
 
 def _turnaround_s(due: Schedule) -> float:
     """Of the tree that took longest: they may have been asked for at different times."""
-    sessions = (turn.seq.draft for turn in due.trees)
-    return max((draft.answered_at_s - draft.asked_at_s for draft in sessions if draft is not None), default=0.0)
+    sessions = [seq.draft for seq in due.drafted]
+    return max([draft.answered_at_s - draft.asked_at_s for draft in sessions if draft is not None], default=0.0)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from paceline.tree import DraftTree
 from target_service.sequence import Sequence
+from target_service.tree_nodes import first_nodes, num_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +16,6 @@ class Limits:
 
     max_rows: int  # trees and chunks together
     chunked_prefill_size: int  # prompt tokens
-
-
-class TreeTurn(NamedTuple):
-    """A request in decode, with the tree that its draft proposed."""
-
-    seq: Sequence
-    tree: DraftTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +31,20 @@ class ChunkTurn:
         return self.stop == self.seq.prefill_len
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(NamedTuple):
     """The turns of one step; without any, until_s says when to look again if no event comes (None: not at all)."""
 
-    trees: list[TreeTurn] = field(default_factory=list)
-    missing: list[Sequence] = field(default_factory=list)  # these speculate, and verify one node: no tree is there
-    plain: list[Sequence] = field(default_factory=list)  # one node each
-    chunks: list[ChunkTurn] = field(default_factory=list)
+    drafted: list[Sequence]  # in decode
+    trees: list[bytes]  # what the drafts of these proposed, see ``tree_nodes``
+    missing: list[Sequence]  # these speculate, and verify one node: no tree is there
+    plain: list[Sequence]  # one node each
+    chunks: list[ChunkTurn]
     until_s: float | None = None
     is_ahead: bool = False  # behind a step of the same requests, whose tokens nobody knows yet
 
     @property
     def is_empty(self) -> bool:
-        return not (self.trees or self.missing or self.plain or self.chunks)
+        return not (self.drafted or self.missing or self.plain or self.chunks)
 
 
 class Moment(NamedTuple):
@@ -62,6 +55,11 @@ class Moment(NamedTuple):
     join_rounds: bool = False  # prompts and undrafted requests join the step of the trees that are on their way
     is_split: bool = False  # trees of the two halves are verified apart
     is_busy: bool = False  # a step is under way: behind it go trees of the other half, or ``schedule_ahead``'s
+
+
+def nothing(until_s: float | None = None) -> Schedule:
+    """No step."""
+    return Schedule([], [], [], [], [], until_s)
 
 
 def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> Schedule:
@@ -108,11 +106,11 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> S
     if half:
         ready = half
     elif moment.is_busy:
-        return Schedule(until_s=until_s)
+        return nothing(until_s)
     elif until_s is not None:
         is_idle = not missing and not plain and not prompts
         if is_idle or (moment.join_rounds and not is_late):
-            return Schedule(until_s=until_s)
+            return nothing(until_s)
 
     num_roots = len(ready) + len(missing) + len(plain)
     if num_roots > limits.max_rows:
@@ -121,11 +119,11 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> S
         ready, missing, plain = ([seq for seq in part if seq.key in chosen] for part in (ready, missing, plain))
         num_roots = limits.max_rows
     spare = limits.max_rows - num_roots
-    chunks = []
+    chunks: list[ChunkTurn] = []
     if prompts:
         chunks = _chunks(prompts, min(spare, limits.chunked_prefill_size))
         spare -= sum(chunk.stop - chunk.start for chunk in chunks)
-    return Schedule(_trees(ready, spare), missing, plain, chunks)
+    return Schedule(ready, _trees(ready, spare), missing, plain, chunks)
 
 
 def schedule_ahead(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> Schedule:
@@ -143,7 +141,7 @@ def schedule_ahead(sequences: Iterable[Sequence], limits: Limits, moment: Moment
         if planned_len < seq.prefill_len:
             prompts.append(seq)
         elif speculates and seq.is_decoding:
-            return Schedule()
+            return nothing()
         elif not speculates and planned_len + 1 < seq.limit:
             if seq.draft is not None:
                 seq.draft.tree = None
@@ -151,7 +149,7 @@ def schedule_ahead(sequences: Iterable[Sequence], limits: Limits, moment: Moment
     if len(plain) > limits.max_rows:
         plain = sorted(plain, key=lambda seq: seq.last_step)[: limits.max_rows]
     spare = limits.max_rows - len(plain)
-    return Schedule([], [], plain, _chunks(prompts, min(spare, limits.chunked_prefill_size)), is_ahead=True)
+    return Schedule([], [], [], plain, _chunks(prompts, min(spare, limits.chunked_prefill_size)), is_ahead=True)
 
 
 def _speculates(seq: Sequence, moment: Moment) -> bool:
@@ -183,22 +181,16 @@ def _chunks(prompts: list[Sequence], num_tokens: int) -> list[ChunkTurn]:
     return chunks
 
 
-def _trees(ready: list[Sequence], spare: int) -> list[TreeTurn]:
+def _trees(ready: list[Sequence], spare: int) -> list[bytes]:
     """spare: rows for nodes other than roots."""
-    turns: list[TreeTurn] = []
+    trees: list[bytes] = []
     for seq in ready:
         assert seq.draft is not None
         tree = seq.draft.take_tree()
         assert tree is not None
-        if tree.num_nodes > 1 + spare:
-            tree = first_nodes(tree, 1 + spare)
-        spare -= tree.num_nodes - 1
-        turns.append(TreeTurn(seq, tree))
-    return turns
-
-
-def first_nodes(tree: DraftTree, num_nodes: int) -> DraftTree:
-    """The tree's first nodes, at most num_nodes: parents come first, so they are a tree."""
-    if tree.num_nodes <= num_nodes:
-        return tree
-    return DraftTree(tree.tokens[:num_nodes], tree.parents[:num_nodes])
+        size = num_nodes(tree)
+        if size > 1 + spare:
+            tree, size = first_nodes(tree, 1 + spare), 1 + spare
+        spare -= size - 1
+        trees.append(tree)
+    return trees

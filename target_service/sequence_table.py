@@ -10,7 +10,18 @@ import numpy as np
 from engine.pages import pages_for, slots_at
 from engine.sampling import sampling_batch
 from kernels.ops import SamplingBatch, WalkResult
-from kernels.step_trees import Advance, CommitRows, CommitTable, commit_walk, load_step_trees
+from kernels.step_trees import (
+    COMMITTED_LEN,
+    LAST_STEP,
+    LIMIT,
+    NUM_FACTS,
+    PENDING_LEN,
+    PENDING_TREE,
+    Advance,
+    RequestTable,
+    commit_walk,
+    load_step_trees,
+)
 from paceline.tree import MAX_NODES
 from paceline.types import SamplingParams
 from target_service.request import Request
@@ -54,19 +65,19 @@ class SequenceTable:
         self.step_trees = load_step_trees()
         self.tokens = np.zeros((num_rows, context_length), np.int32)
         self.page_ids = np.zeros((num_rows, pages_for(context_length + MAX_NODES, page_size)), np.int32)
-        self.committed_len = np.zeros(num_rows, np.int64)
+        facts = np.zeros((NUM_FACTS, num_rows), np.int64)
+        self.columns = RequestTable(self.tokens, self.page_ids, facts)
+        self.committed_len, self.limit, self.last_step = facts[COMMITTED_LEN], facts[LIMIT], facts[LAST_STEP]
+        self.pending_len, self.pending_tree = facts[PENDING_LEN], facts[PENDING_TREE]  # see ``Flights``
+        self.pending_tree[:] = _NO_TREE
         self.prompt_len = np.zeros(num_rows, np.int64)
-        self.limit = np.zeros(num_rows, np.int64)  # tokens that the request may hold, prompt and output
         self.stream = np.zeros(num_rows, np.int64)
         self.request = np.zeros(num_rows, np.uint64)  # its number on the stream
-        self.last_step = np.zeros(num_rows, np.int64)  # the step that it last took part in
-        self.pending_len = np.zeros(num_rows, np.int64)  # tokens that the step under way commits
-        self.pending_tree = np.full(num_rows, _NO_TREE)  # of that step, which draws the next token; see ``Flights``
         self.counts = RoundCounts(num_rows)
         self._moves = _NO_MOVES
         self._find_moves: Callable[[], Moves] | None = None
         self._sampling = sampling_batch([SamplingParams()] * num_rows)
-        self._sampled: tuple[bytes, SamplingBatch] | None = None  # of the last step's rows
+        self._sampled: tuple[list[int], SamplingBatch] | None = None  # of the last step's rows
         self._free = list(range(num_rows - 1, -1, -1))
 
     def add(self, request: Request, page_ids: np.ndarray, *, limit: int) -> int:
@@ -96,10 +107,10 @@ class SequenceTable:
         if not stays.all():
             self._moves = self._moves[stays]
 
-    def advance(self, rows: CommitRows, walk: WalkResult, *, step: int) -> Advance:
+    def advance(self, heads: np.ndarray, walk: WalkResult, *, step: int) -> Advance:
         """What a walk brings each request. MUTATES their tokens, those past a limit included, lengths and steps."""
         commit = commit_walk if self.step_trees is None else self.step_trees.commit
-        return commit(CommitTable(self.tokens, self.committed_len, self.last_step), rows, walk, step=step)
+        return commit(self.columns, heads, walk, step=step)
 
     @property
     def moves(self) -> Moves:
@@ -129,11 +140,10 @@ class SequenceTable:
         trees = self.pending_tree[rows]
         return np.where(trees == _NO_TREE, self.tokens[rows, lengths], -1 - trees).astype(np.int32)
 
-    def sampling(self, rows: np.ndarray) -> SamplingBatch:
+    def sampling(self, rows: list[int]) -> SamplingBatch:
         """How these requests sample; not to be changed, for the next step of the same requests gets the same."""
-        key = rows.tobytes()
-        if self._sampled is None or self._sampled[0] != key:
-            self._sampled = key, SamplingBatch(*(getattr(self._sampling, name)[rows] for name in _SAMPLING))
+        if self._sampled is None or self._sampled[0] != rows:
+            self._sampled = rows, SamplingBatch(*(getattr(self._sampling, name)[rows] for name in _SAMPLING))
         return self._sampled[1]
 
     def pages_of(self, rows: np.ndarray, num_tokens: np.ndarray) -> np.ndarray:
@@ -146,13 +156,13 @@ class SequenceTable:
         """int64 [n]: the slot of each position."""
         return slots_at(self.page_ids, rows, positions, self.page_size)
 
-    def take_moves(self, rows: np.ndarray) -> Moves:
+    def take_moves(self, rows: list[int]) -> Moves:
         """Those of the rows, which the next step has. The others wait for theirs: it may be long, and a read on its way
         knows the places that they have now."""
         moves = self.moves
         if not len(moves.rows):
             return moves
-        if set(moves.rows.tolist()) <= set(rows.tolist()):
+        if set(moves.rows.tolist()).issubset(rows):
             self._moves = _NO_MOVES
             return moves
         taken = np.zeros(len(self.committed_len), np.bool_)

@@ -9,6 +9,7 @@ from paceline.round_codec import decode_verify, encode_verify
 from paceline.rounds import VerifyColumns
 from paceline.tree import MAX_NODES, DraftTree
 from paceline.v1 import draft_pb2, verify_pb2
+from target_service.tree_nodes import nodes_of
 
 VERIFY = draft_pb2.SpeculateResponse.VERIFY_FIELD_NUMBER
 INCARNATION = 2**64 - 1
@@ -49,9 +50,7 @@ def test_trees_are_read_as_protobuf_reads_them(wire):
     assert found.session == expected.session.tolist()
     assert found.round == expected.round.tolist()
     assert found.base_committed_len == expected.base_committed_len.tolist()
-    assert found.num_nodes == sizes
-    np.testing.assert_array_equal(found.tokens, expected.draft_token)
-    np.testing.assert_array_equal(found.parents, expected.parents)
+    assert found.nodes == [nodes_of(tree) for tree in expected.trees()]
 
 
 @pytest.mark.parametrize(
@@ -92,8 +91,7 @@ def test_what_is_not_trees_alone_is_left_to_protobuf(wire):
             found = wire.read(bytes(changed), VERIFY, VOCAB)
             if found is not None:
                 again = draft_pb2.SpeculateResponse.FromString(bytes(changed)).verify
-                assert again.draft_token == found.tokens.tolist() and again.parents == found.parents.tolist()
-                assert again.num_tokens_per_req == found.num_nodes
+                assert found.nodes == [nodes_of(tree) for tree in decode_verify(again).trees()]
     message.status.round.append(1)
     assert wire.read(message.SerializeToString(), VERIFY, VOCAB) is None
     positions = message_of(([7, 3], [-1, 0]))

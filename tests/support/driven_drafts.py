@@ -28,6 +28,7 @@ from target_service.events import (
     SessionsAnswered,
     TreesArrived,
 )
+from target_service.tree_nodes import nodes_of
 from tests.support.tiny_target import DRAFT, DrivenLoop
 
 
@@ -146,7 +147,7 @@ class DrivenDraft:
                 continue
             numbers.append(session)
             tree = self.propose(held, asks.shapes[i])
-            trees.append(ArrivedTree(asks.round[i], len(held.tokens), tree))
+            trees.append(ArrivedTree(asks.round[i], len(held.tokens), nodes_of(tree)))
         if numbers:
             self.loop.put(TreesArrived(self.at, numbers, trees))
 

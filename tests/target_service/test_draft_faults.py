@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from paceline.tree import DraftTree
@@ -21,6 +20,7 @@ from target_service.events import (
     SessionsAnswered,
     TreesArrived,
 )
+from target_service.tree_nodes import columns_of, nodes_of
 from tests.support.driven_drafts import DrivenDraft
 from tests.support.tiny_draft import VOCAB
 from tests.support.tiny_target import DRAFT, STREAM, always, random_prompt
@@ -41,7 +41,7 @@ def test_a_late_tree_is_dropped(loop, head_draft):
     assert loop.turn() > 0, "the request waits for its tree"
     assert len(output.tokens) == num_tokens
     (session,), (held,) = head_draft.sessions, head_draft.sessions.values()
-    tree = ArrivedTree(1, len(held.tokens), head_draft.propose(held, TREE))
+    tree = ArrivedTree(1, len(held.tokens), nodes_of(head_draft.propose(held, TREE)))
     loop.clock.now_s += 1.0
     loop.turn()
     assert len(output.tokens) == num_tokens + 1
@@ -67,8 +67,10 @@ def test_a_draft_that_hangs_costs_a_request_one_deadline(loop, head_draft):
     assert len(head_draft.asks) == 1
 
 
-def wrong_root(tree):
-    return DraftTree(np.array([(tree.tokens[0] + 1) % 97, *tree.tokens[1:]]), tree.parents)
+def wrong_root(nodes):
+    columns = columns_of(nodes).copy()
+    columns[0, 0] = (columns[0, 0] + 1) % 97
+    return columns.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -76,8 +78,8 @@ def wrong_root(tree):
     [
         (lambda a: a._replace(round=a.round + 1), "wrong"),
         (lambda a: a._replace(base_committed_len=a.base_committed_len + 1), "wrong"),
-        (lambda a: a._replace(tree=wrong_root(a.tree)), "wrong"),
-        (lambda a: a._replace(tree=DraftTree.chain(range(64))), "wrong"),
+        (lambda a: a._replace(nodes=wrong_root(a.nodes)), "wrong"),
+        (lambda a: a._replace(nodes=nodes_of(DraftTree.chain(range(64)))), "wrong"),
         (lambda a: a._replace(round=a.round - 1), "late"),
     ],
     ids=["round", "base", "root", "size", "old-round"],
@@ -91,7 +93,7 @@ def test_a_tree_that_does_not_answer_the_ask_is_dropped(loop, head_draft, fault,
         loop.turn()
         head_draft.serve()
     (session,), (held,) = head_draft.sessions, head_draft.sessions.values()
-    arrived = ArrivedTree(1, len(held.tokens), head_draft.propose(held, TREE))
+    arrived = ArrivedTree(1, len(held.tokens), nodes_of(head_draft.propose(held, TREE)))
     loop.put(TreesArrived(head_draft.at, [session], [fault(arrived)]))
     loop.turn()
     assert loop.metric("paceline_target_trees_total", verdict=verdict) == 1
@@ -108,7 +110,7 @@ def test_a_tree_that_does_not_answer_the_ask_is_dropped(loop, head_draft, fault,
     "answer",
     [
         lambda at, session, number, length: TreesArrived(
-            at, [session], [ArrivedTree(number, length, DraftTree.chain([VOCAB, 3]))]
+            at, [session], [ArrivedTree(number, length, nodes_of(DraftTree.chain([VOCAB, 3])))]
         ),
         lambda at, session, number, length: SessionsAnswered(
             at, [SessionAnswer(session, SessionCode.OK, length, number)]
@@ -151,7 +153,7 @@ def test_a_tree_of_an_earlier_connection_is_dropped(loop, head_draft):
         loop.turn()
         head_draft.serve()
     (session,), (held,) = head_draft.sessions, head_draft.sessions.values()
-    arrived = ArrivedTree(1, len(held.tokens), head_draft.propose(held, TREE))
+    arrived = ArrivedTree(1, len(held.tokens), nodes_of(head_draft.propose(held, TREE)))
     loop.put(TreesArrived(LinkEpoch(DRAFT, head_draft.epoch - 1), [session], [arrived]))
     assert loop.turn() > 0
     assert loop.metric("paceline_target_trees_total", verdict="used") == 0

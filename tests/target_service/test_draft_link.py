@@ -10,6 +10,7 @@ from paceline.types import SamplingParams, TreeShape
 from paceline.v1 import draft_pb2, target_pb2
 from target_service.draft_orders import DraftOrders, OpenOrder
 from target_service.events import LinkDown, LinkGone, LinkUp, LossReason, SessionCode, SessionsAnswered, TreesArrived
+from target_service.tree_nodes import columns_of
 from tests.support.scripted_draft import ScriptedDraft, info, linked, real_draft, scripted, status, verify
 from tests.support.target_peer import submission
 from tests.support.tiny_target import always, random_prompt
@@ -84,7 +85,7 @@ async def test_garbage_ends_the_connection_and_says_so(garbage):
         assert isinstance(await next_event(), LinkUp)
         trees = await next_event()
         assert isinstance(trees, TreesArrived)
-        assert trees.trees[0].tree.tokens.tolist() == [5, 6]
+        assert columns_of(trees.trees[0].nodes).tolist() == [[5, 6], [-1, 0]]
         down = await next_event()
         assert isinstance(down, LinkDown)
         assert down.reason is LossReason.GARBAGE

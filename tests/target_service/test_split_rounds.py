@@ -15,6 +15,7 @@ from target_service.events import Cancelled, LossReason, StreamClosed, TreesArri
 from target_service.flights import Flights
 from target_service.halves import Halves
 from target_service.step_runner import PendingStep
+from target_service.tree_nodes import nodes_of
 from tests.support.driven_drafts import DrivenDraft
 from tests.support.tiny_target import STREAM, DrivenLoop, always, off, random_prompt
 
@@ -37,7 +38,7 @@ class Device:
 
     def launched(self, flights: Flights) -> None:
         self.flights = flights
-        self.in_flight.append(len(flights))
+        self.in_flight.append(flights.count)
 
 
 @pytest.fixture
@@ -80,7 +81,7 @@ def start(loop: DrivenLoop, device: Device, draft) -> list:
         loop.turn()
         draft.serve()
         if device.in_flight.count(2) == 3:
-            assert device.flights is not None and len(device.flights) == 1
+            assert device.flights is not None and device.flights.count == 1
             return outputs
     raise AssertionError("no step was launched behind another")
 
@@ -159,7 +160,7 @@ def test_a_tree_that_comes_while_its_request_runs_without_is_late(loop, head_dra
         head_draft.serve()
     (seq,) = loop.parts.requests.sequences.values()
     root = int(seq.tokens[seq.committed_len])
-    tree = ArrivedTree(seq.draft.round, seq.committed_len, DraftTree.chain([root, 3, 4]))
+    tree = ArrivedTree(seq.draft.round, seq.committed_len, nodes_of(DraftTree.chain([root, 3, 4])))
     seq.is_running = True
     loop.parts.drafts.on_trees(TreesArrived(head_draft.at, [seq.draft.session], [tree]), loop.clock.now_s)
     assert seq.draft.tree is None

@@ -11,6 +11,7 @@ from target_service.request import Request, RequestKey, cost_of
 from target_service.scheduler import Limits, Moment, schedule
 from target_service.sequence import Sequence
 from target_service.sequence_table import SequenceTable
+from target_service.tree_nodes import columns_of, nodes_of, num_nodes
 
 SHAPE = TreeShape(5, 1, 6)
 ALWAYS = SpeculationDecision("d:1", (Rung(0, SHAPE),))
@@ -41,15 +42,14 @@ def sequence(number: int, *, prompt_len: int = 4, decoding: bool = True, draft: 
     if draft in ("waits", "ready"):
         seq.draft.ask(seq.committed_len, shape=SHAPE, now_s=0.0, deadline_s=10.0)
     if draft == "ready":
-        seq.draft.on_tree(
-            ArrivedTree(1, prompt_len, DraftTree.chain([7, 1, 2, 3, 4, 5])), committed_len=prompt_len, root_token=7
-        )
+        nodes = nodes_of(DraftTree.chain([7, 1, 2, 3, 4, 5]))
+        seq.draft.on_tree(ArrivedTree(1, prompt_len, nodes), committed_len=prompt_len, root_token=7)
     return seq
 
 
 def turns(due) -> list[tuple[int, int]]:
     """Request and nodes, in the order of the step."""
-    trees = [(turn.seq.key.request, turn.tree.num_nodes) for turn in due.trees]
+    trees = [(seq.key.request, num_nodes(tree)) for seq, tree in zip(due.drafted, due.trees, strict=True)]
     return trees + [(seq.key.request, 1) for seq in due.missing + due.plain]
 
 
@@ -120,7 +120,7 @@ def test_rows_are_shared_among_roots_then_prompts_then_trees():
 
 def test_a_tree_that_does_not_fit_is_cut_to_its_first_nodes():
     due = look(sequence(1, draft="ready"), limits=Limits(max_rows=3, chunked_prefill_size=16))
-    assert due.trees[0].tree.tokens.tolist() == [7, 1, 2]
+    assert columns_of(due.trees[0]).tolist() == [[7, 1, 2], [-1, 0, 1]]
 
 
 def test_past_the_rows_those_that_waited_longest_go_first():

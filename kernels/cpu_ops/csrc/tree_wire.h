@@ -112,25 +112,38 @@ static int find_columns(Span message, uint64_t *incarnation, Span *columns) {
     return seen == (1 << NUM_COLUMNS) - 2;
 }
 
-/* Whether counts, each a varint, are those of trees in tokens and parents, [num_nodes], all ids below vocab_size. */
-static int are_sound(Span counts, const int32_t *tokens, const int32_t *parents, int64_t num_nodes,
-                     int64_t vocab_size) {
+/* The trees of so many nodes each, all in tokens and parents, [num_nodes]: a list of bytes. NULL, with an exception set
+ * or without one, where one is none or holds an id that is not below vocab_size. */
+static PyObject *trees_of(Span counts, const int32_t *tokens, const int32_t *parents, int64_t num_nodes,
+                          int64_t vocab_size) {
+    const int64_t num_trees = count_varints(counts);
     int64_t at = 0;
     uint64_t count;
     for (int64_t i = 0; i < num_nodes; i++)
-        if (tokens[i] < 0 || tokens[i] >= vocab_size) return 0;
-    while (counts.at < counts.stop) {
-        if (!get_varint(&counts, &count) || count > (uint64_t)(num_nodes - at)) return 0;
-        if (!is_tree(tokens + at, parents + at, (int64_t)count)) return 0;
+        if (tokens[i] < 0 || tokens[i] >= vocab_size) return NULL;
+    PyObject *trees = PyList_New(num_trees);
+    for (int64_t r = 0; trees && r < num_trees; r++) {
+        PyObject *nodes = NULL;
+        if (get_varint(&counts, &count) && count <= (uint64_t)(num_nodes - at) &&
+            is_tree(tokens + at, parents + at, (int64_t)count))
+            nodes = PyBytes_FromStringAndSize(NULL, 8 * (Py_ssize_t)count);
+        if (!nodes || PyList_SetItem(trees, r, nodes) != 0) {
+            Py_CLEAR(trees);
+            break;
+        }
+        char *to = PyBytes_AsString(nodes);
+        memcpy(to, tokens + at, (size_t)count * 4);
+        memcpy(to + 4 * count, parents + at, (size_t)count * 4);
         at += (int64_t)count;
     }
-    return at == num_nodes;
+    if (trees && (at != num_nodes || counts.at != counts.stop)) Py_CLEAR(trees);
+    return trees;
 }
 
 PyDoc_STRVAR(read_trees_doc,
-             "read_trees(payload, number, vocab_size) -> (incarnation, session, round, base_committed_len, num_nodes,\n"
-             "tokens, parents) of the VerifyInput that is all of the message, in the field of that number: lists, and\n"
-             "int32 as bytearrays. None where anything else is there, or anything is unsound.");
+             "read_trees(payload, number, vocab_size) -> (incarnation, session, round, base_committed_len, nodes) of the\n"
+             "VerifyInput that is all of the message, in the field of that number: lists, and of bytes, int32 [2, n],\n"
+             "tokens and parents. None where anything else is there, or anything is unsound.");
 
 static PyObject *read_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     if (!has_count(given, 3)) return NULL;
@@ -138,7 +151,8 @@ static PyObject *read_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     Py_buffer payload;
     if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &payload, PyBUF_SIMPLE) != 0) return NULL;
     Span whole = {payload.buf, (const uint8_t *)payload.buf + payload.len}, message, columns[NUM_COLUMNS];
-    PyObject *lists[4] = {NULL}, *nodes[2] = {NULL}, *found = NULL;
+    PyObject *lists[4] = {NULL}, *found = NULL;
+    int32_t *nodes = NULL;
     uint64_t tag, incarnation = 0;
     if (!get_varint(&whole, &tag) || tag != ((uint64_t)number << 3 | WIRE_BYTES) || !get_bytes(&whole, &message) ||
         whole.at != whole.stop || !find_columns(message, &incarnation, columns))
@@ -147,22 +161,22 @@ static PyObject *read_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py
     if (count_varints(columns[PARENT]) != num_nodes || count_varints(columns[ROUND]) != count ||
         count_varints(columns[BASE]) != count || count_varints(columns[NUM_NODES]) != count)
         goto done;
-    for (int i = 0; i < 2; i++) {
-        nodes[i] = PyByteArray_FromStringAndSize(NULL, 4 * num_nodes);
-        if (!nodes[i]) goto done;
-        if (!fill_int32(columns[TOKEN + i], (int32_t *)PyByteArray_AsString(nodes[i]), num_nodes)) goto done;
-    }
-    if (!are_sound(columns[NUM_NODES], (const int32_t *)PyByteArray_AsString(nodes[0]),
-                   (const int32_t *)PyByteArray_AsString(nodes[1]), num_nodes, vocab_size))
+    nodes = malloc((size_t)num_nodes * 8 + 1);
+    if (!nodes) {
+        PyErr_NoMemory();
         goto done;
-    for (int i = 0; i < 4; i++)
+    }
+    if (!fill_int32(columns[TOKEN], nodes, num_nodes) || !fill_int32(columns[PARENT], nodes + num_nodes, num_nodes))
+        goto done;
+    lists[3] = trees_of(columns[NUM_NODES], nodes, nodes + num_nodes, num_nodes, vocab_size);
+    if (!lists[3]) goto done;
+    for (int i = 0; i < 3; i++)
         if (!(lists[i] = list_of(columns[SESSION + i]))) goto done;
-    found = Py_BuildValue("KOOOOOO", (unsigned long long)incarnation, lists[0], lists[1], lists[2], lists[3], nodes[0],
-                          nodes[1]);
+    found = Py_BuildValue("KOOOO", (unsigned long long)incarnation, lists[0], lists[1], lists[2], lists[3]);
 done:
     PyBuffer_Release(&payload);
+    free(nodes);
     for (int i = 0; i < 4; i++) Py_XDECREF(lists[i]);
-    for (int i = 0; i < 2; i++) Py_XDECREF(nodes[i]);
     if (found || PyErr_Occurred()) return found;
     Py_RETURN_NONE;
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <stdint.h>
+#include <string.h>
 
 #include "buffers.h"
 
@@ -63,163 +64,249 @@ static int is_tree(const int32_t *tokens, const int32_t *parents, int64_t count)
 
 static int64_t pages_for(int64_t num_tokens, int64_t page_size) { return (num_tokens + page_size - 1) / page_size; }
 
-PyDoc_STRVAR(count_pages_doc,
-             "count_pages(committed_len, num_nodes, page_size) -> int: of all trees together; int64 arrays.");
+/* Rows of a RequestTable's facts, and of a step's heads; kernels/step_trees.py says what they hold. */
+enum { COMMITTED, PENDING, PENDING_TREE, LIMIT, LAST_STEP, NUM_FACTS };
+enum { HEAD_ROW, HEAD_BASE, HEAD_ALLOWED, NUM_HEADS };
 
-static PyObject *count_pages(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
-    static const int sizes[] = {8, 8};
-    Buffers arrays;
-    if (!has_count(given, 3)) return NULL;
-    const int64_t page_size = PyLong_AsLongLong(args[2]);
-    if (page_size < 1) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a page has one slot at least");
-        return NULL;
+typedef struct {
+    int32_t *tokens;         /* [num_rows, context_length] */
+    const int32_t *page_ids; /* [num_rows, num_pages] */
+    int64_t *facts;          /* [NUM_FACTS, num_rows] */
+    int64_t num_rows, context_length, num_pages, page_size;
+} Requests;
+
+/* One tree that is due: nodes are int32 [2, count], tokens and parents. */
+typedef struct {
+    int64_t row, base, count;
+    const char *nodes; /* NULL: one node, the newest token */
+} Due;
+
+/* Tree r of the lists. 0, maybe with an exception set, for one that is none or whose tokens or pages are not there. */
+static int find_due(const Requests *requests, PyObject *rows, PyObject *trees, Py_ssize_t r, Due *due) {
+    due->row = PyLong_AsLongLong(PyList_GetItem(rows, r));
+    if (due->row < 0 || due->row >= requests->num_rows) return 0;
+    const int64_t *fact = requests->facts + due->row;
+    const int64_t committed = fact[COMMITTED * requests->num_rows], pending = fact[PENDING * requests->num_rows];
+    if (committed < 0 || pending < 0 || committed >= requests->context_length ||
+        pending >= requests->context_length - committed)
+        return 0;
+    due->base = committed + pending;
+    due->count = 1;
+    due->nodes = NULL;
+    if (r < PyList_Size(trees)) {
+        char *nodes;
+        Py_ssize_t size;
+        if (PyBytes_AsStringAndSize(PyList_GetItem(trees, r), &nodes, &size) != 0) return 0;
+        if (size < 8 || size % 8 || size > 8 * MAX_NODES) return 0;
+        due->nodes = nodes;
+        due->count = size / 8;
     }
-    if (!take_arrays(&arrays, args, sizes, 2, 2)) return NULL;
-    const int64_t *base = arrays.views[0].buf, *num_nodes = arrays.views[1].buf;
-    const int64_t count = length_of(&arrays, 0);
-    int64_t pages = 0;
-    const int fits = length_of(&arrays, 1) == count;
-    for (int64_t i = 0; fits && i < count; i++) pages += pages_for(base[i] + num_nodes[i], page_size);
-    release(&arrays);
-    if (fits) return PyLong_FromLongLong(pages);
-    PyErr_SetString(PyExc_ValueError, "one length and one number of nodes a tree are expected");
-    return NULL;
+    return pages_for(due->base + due->count, requests->page_size) <= requests->num_pages;
 }
 
-/* Where plan_trees writes; b trees, n nodes. */
+/* Where plan_step writes; b trees, n nodes. */
 typedef struct {
-    int32_t *positions, *first_child, *next_sibling, *rows; /* [n] */
-    int32_t *q_indptr, *page_indptr;                        /* [b + 1] */
-    int32_t *prefix_len, *local_len;                        /* [b] */
+    int64_t *heads;                                                   /* [NUM_HEADS, b] */
+    int64_t *slots;                                                   /* [n] */
+    uint64_t *ancestors;                                              /* [n] */
+    int32_t *tokens, *positions, *first_child, *next_sibling, *nodes; /* [n] */
+    int32_t *q_indptr, *page_indptr;                                  /* [b + 1] */
+    int32_t *prefix_len, *local_len;                                  /* [b] */
     int32_t *page_ids;
-    int64_t *slots;      /* [n] */
-    uint64_t *ancestors; /* [n] */
+    int64_t b;
 } Plan;
 
-/* Tree r, whose first node is row first: its rows, and its entries but for the pages. 0 where it is no tree. */
-static int plan_tree(const Plan *plan, int64_t r, int64_t first, int64_t base, const int32_t *parents, int64_t count) {
+static Plan plan_at(char *arena, int64_t b, int64_t n) {
+    int64_t *wide = (int64_t *)arena;
+    int32_t *narrow = (int32_t *)(wide + NUM_HEADS * b + 2 * n);
+    return (Plan){.heads = wide, .slots = wide + NUM_HEADS * b, .ancestors = (uint64_t *)(wide + NUM_HEADS * b + n),
+                  .tokens = narrow, .positions = narrow + n, .first_child = narrow + 2 * n,
+                  .next_sibling = narrow + 3 * n, .nodes = narrow + 4 * n, .q_indptr = narrow + 5 * n,
+                  .page_indptr = narrow + 5 * n + b + 1, .prefix_len = narrow + 5 * n + 2 * b + 2,
+                  .local_len = narrow + 5 * n + 3 * b + 2, .page_ids = narrow + 5 * n + 4 * b + 2, .b = b};
+}
+
+/* The nodes of tree r, whose first node is row first. 0 where it is no tree. */
+static int plan_nodes(const Plan *plan, int64_t first, const Due *due) {
     Links links = {.first_child = plan->first_child + first, .next_sibling = plan->next_sibling + first};
-    int32_t *positions = plan->positions + first;
+    int32_t *positions = plan->positions + first, parents[MAX_NODES];
     uint64_t *ancestors = plan->ancestors + first;
-    if (count < 1 || count > MAX_NODES) return 0;
-    for (int32_t i = 0; i < count; i++) {
+    parents[0] = -1;
+    if (due->nodes) {
+        memcpy(plan->tokens + first, due->nodes, (size_t)due->count * 4);
+        memcpy(parents, due->nodes + due->count * 4, (size_t)due->count * 4);
+    }
+    for (int32_t i = 0; i < due->count; i++) {
         const int32_t parent = parents[i];
         if (i == 0 ? parent != -1 : parent < 0 || parent >= i) return 0;
-        positions[i] = i ? positions[parent] + 1 : (int32_t)base;
+        positions[i] = i ? positions[parent] + 1 : (int32_t)due->base;
         ancestors[i] = (i ? ancestors[parent] : 0) | (uint64_t)1 << i;
-        plan->rows[first + i] = (int32_t)(first + i);
+        plan->nodes[first + i] = (int32_t)(first + i);
         link_node(&links, parent, i);
     }
-    plan->q_indptr[r + 1] = (int32_t)(first + count);
-    plan->prefix_len[r] = (int32_t)base;
-    plan->local_len[r] = (int32_t)count;
     return 1;
 }
 
-PyDoc_STRVAR(plan_trees_doc,
-             "plan_trees(page_table, table_rows, committed_len, num_nodes, parents, narrow, wide, page_size)\n"
-             "Writes narrow (int32: positions, first_child, next_sibling, rows, q_indptr, page_indptr, prefix_len,\n"
-             "local_len, page_ids) and wide (int64: slots, ancestors).\n"
-             "ValueError or IndexError for what does not fit.");
+/* The entries of tree r, whose first node is row first; page pages are listed before its own. */
+static void plan_entries(const Plan *plan, const Requests *requests, int64_t r, int64_t first, const Due *due) {
+    const int64_t *fact = requests->facts + due->row, num_rows = requests->num_rows, page_size = requests->page_size;
+    const int32_t *pages_of = requests->page_ids + due->row * requests->num_pages;
+    const int64_t pages = pages_for(due->base + due->count, page_size), page = plan->page_indptr[r];
+    plan->heads[HEAD_ROW * plan->b + r] = due->row;
+    plan->heads[HEAD_BASE * plan->b + r] = due->base;
+    plan->heads[HEAD_ALLOWED * plan->b + r] = fact[LIMIT * num_rows] - 1 - due->base;
+    plan->q_indptr[r + 1] = (int32_t)(first + due->count);
+    plan->page_indptr[r + 1] = (int32_t)(page + pages);
+    plan->prefix_len[r] = (int32_t)due->base;
+    plan->local_len[r] = (int32_t)due->count;
+    for (int64_t i = 0; i < pages; i++) plan->page_ids[page + i] = pages_of[i];
+    for (int64_t i = 0; i < due->count; i++) {
+        const int64_t position = due->base + i;
+        plan->slots[first + i] = pages_of[position / page_size] * page_size + position % page_size;
+    }
+    if (due->nodes) return;
+    const int64_t drawn_by = fact[PENDING_TREE * num_rows];
+    plan->tokens[first] = drawn_by < 0 ? requests->tokens[due->row * requests->context_length + due->base]
+                                       : (int32_t)(-1 - drawn_by);
+}
 
-static PyObject *plan_trees(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
-    static const int sizes[] = {4, 8, 8, 8, 4, 4, 8};
-    Buffers arrays;
-    if (!has_count(given, 8)) return NULL;
-    const int64_t page_size = PyLong_AsLongLong(args[7]);
-    if (page_size < 1) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a page has one slot at least");
+/* tokens, page_ids and facts as arguments, the facts and tokens to be written or not; 0 with an exception set. */
+static int take_requests(Buffers *buffers, PyObject *const *args, int flags, Requests *requests) {
+    const Py_buffer *tokens = array(buffers, args[0], 4, 2, flags);
+    const Py_buffer *page_ids = tokens ? array(buffers, args[1], 4, 2, 0) : NULL;
+    const Py_buffer *facts = page_ids ? array(buffers, args[2], 8, 2, flags) : NULL;
+    if (!facts) return 0;
+    *requests = (Requests){.tokens = tokens->buf, .page_ids = page_ids->buf, .facts = facts->buf,
+                           .num_rows = tokens->shape[0], .context_length = tokens->shape[1],
+                           .num_pages = page_ids->shape[1]};
+    if (requests->context_length <= INT32_MAX - MAX_NODES && page_ids->shape[0] == requests->num_rows &&
+        facts->shape[0] == NUM_FACTS && facts->shape[1] == requests->num_rows)
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "the columns of the requests do not fit each other");
+    return 0;
+}
+
+PyDoc_STRVAR(plan_step_doc,
+             "plan_step(tokens, page_ids, facts, page_size, rows, trees) -> (arena, num_nodes, num_pages)\n"
+             "arena, a bytearray: int64 heads, slots, ancestors; int32 tokens, positions, first_child, next_sibling,\n"
+             "rows, q_indptr, page_indptr, prefix_len, local_len, page_ids; a zero byte a tree. rows: a list of ints;\n"
+             "trees: a list of bytes, of the first of them. IndexError or ValueError for what does not fit.");
+
+static PyObject *plan_step(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    Buffers buffers = {.count = 0};
+    Requests requests;
+    PyObject *arena = NULL, *result = NULL;
+    if (!has_count(given, 6)) return NULL;
+    const int64_t page_size = PyLong_AsLongLong(args[3]);
+    const Py_ssize_t b = PyList_Size(args[4]), num_trees = PyList_Size(args[5]);
+    if (PyErr_Occurred()) return NULL;
+    if (page_size < 1 || page_size > INT32_MAX || num_trees > b || b > INT32_MAX / MAX_NODES) {
+        PyErr_SetString(PyExc_ValueError, "a page has one slot at least, and a tree a row");
         return NULL;
     }
-    if (!take_arrays(&arrays, args, sizes, 7, 5)) return NULL;
-    const int32_t *page_table = arrays.views[0].buf, *parents = arrays.views[4].buf;
-    const int64_t *table_rows = arrays.views[1].buf, *bases = arrays.views[2].buf, *num_nodes = arrays.views[3].buf;
-    const int64_t b = length_of(&arrays, 1), n = length_of(&arrays, 4);
-    int32_t *narrow = arrays.views[5].buf;
-    int64_t *wide = arrays.views[6].buf;
-    const int64_t num_pages = length_of(&arrays, 5) - 4 * n - 4 * b - 2;
-    if (arrays.views[0].ndim != 2 || length_of(&arrays, 2) != b || length_of(&arrays, 3) != b || num_pages < 0 ||
-        length_of(&arrays, 6) != 2 * n) {
-        release(&arrays);
-        PyErr_SetString(PyExc_ValueError, "the arrays of the trees do not fit each other");
-        return NULL;
-    }
-    const int64_t num_rows = arrays.views[0].shape[0], width = arrays.views[0].shape[1];
-    const Plan plan = {.positions = narrow, .first_child = narrow + n, .next_sibling = narrow + 2 * n,
-                       .rows = narrow + 3 * n, .q_indptr = narrow + 4 * n, .page_indptr = narrow + 4 * n + b + 1,
-                       .prefix_len = narrow + 4 * n + 2 * b + 2, .local_len = narrow + 4 * n + 3 * b + 2,
-                       .page_ids = narrow + 4 * n + 4 * b + 2, .slots = wide, .ancestors = (uint64_t *)(wide + n)};
-    int64_t row = 0, page = 0, r = 0;
-    plan.q_indptr[0] = plan.page_indptr[0] = 0;
+    if (!take_requests(&buffers, args, 0, &requests)) goto done;
+    requests.page_size = page_size;
+    int64_t n = 0, pages = 0, r = 0;
+    Due due;
     for (; r < b; r++) {
-        const int64_t base = bases[r], count = num_nodes[r];
-        if (base < 0 || base > INT32_MAX || count < 0 || count > n - row) break;
-        if (!plan_tree(&plan, r, row, base, parents + row, count)) break;
-        const int64_t pages = pages_for(base + count, page_size);
-        if (table_rows[r] < 0 || table_rows[r] >= num_rows || pages > width || pages > num_pages - page) break;
-        const int32_t *pages_of = page_table + table_rows[r] * width;
-        for (int64_t i = 0; i < pages; i++) plan.page_ids[page + i] = pages_of[i];
-        for (int64_t i = 0; i < count; i++) {
-            const int64_t position = base + i;
-            plan.slots[row + i] = pages_of[position / page_size] * page_size + position % page_size;
-        }
-        row += count;
-        page += pages;
-        plan.page_indptr[r + 1] = (int32_t)page;
+        if (!find_due(&requests, args[4], args[5], r, &due)) goto unfit;
+        n += due.count;
+        pages += pages_for(due.base + due.count, page_size);
     }
-    const int whole = r == b && row == n && page == num_pages;
-    release(&arrays);
-    if (whole) Py_RETURN_NONE;
-    if (r < b) PyErr_Format(PyExc_IndexError, "tree %lld is none, or its nodes or pages are not there", (long long)r);
-    else PyErr_SetString(PyExc_ValueError, "there is room for more nodes or pages than the trees have");
-    return NULL;
+    if (pages > INT32_MAX) goto unfit;
+    arena = PyByteArray_FromStringAndSize(NULL, 8 * (NUM_HEADS * b + 2 * n) + 4 * (5 * n + 4 * b + 2 + pages) + b);
+    if (!arena) goto done;
+    char *start = PyByteArray_AsString(arena);
+    memset(start + PyByteArray_Size(arena) - b, 0, (size_t)b);
+    const Plan plan = plan_at(start, b, n);
+    int64_t first = 0;
+    plan.q_indptr[0] = plan.page_indptr[0] = 0;
+    for (r = 0; r < b; r++, first += due.count) {
+        if (!find_due(&requests, args[4], args[5], r, &due) || !plan_nodes(&plan, first, &due)) goto unfit;
+        plan_entries(&plan, &requests, r, first, &due);
+    }
+    result = Py_BuildValue("(OLL)", arena, (long long)n, (long long)pages);
+    goto done;
+unfit:
+    if (!PyErr_Occurred())
+        PyErr_Format(PyExc_IndexError, "tree %lld is none, or its tokens or pages are not there", (long long)r);
+done:
+    Py_XDECREF(arena);
+    release(&buffers);
+    return result;
+}
+
+static PyObject *list_of_int32(const int32_t *values, int64_t count) {
+    PyObject *list = PyList_New(count);
+    for (int64_t i = 0; list && i < count; i++) {
+        PyObject *number = PyLong_FromLong(values[i]);
+        if (!number || PyList_SetItem(list, i, number) != 0) Py_CLEAR(list);
+    }
+    return list;
+}
+
+/* Whether each tree's tokens are there, in an array of total, and its request; the first that is not stands in at. */
+static int are_committable(const Requests *requests, const int64_t *heads, const int32_t *accepted, int64_t b,
+                           int64_t total, int64_t *at) {
+    int64_t start = 0;
+    for (*at = 0; *at < b; start += (int64_t)accepted[*at] + 1, ++*at) {
+        const int64_t row = heads[HEAD_ROW * b + *at], base = heads[HEAD_BASE * b + *at];
+        if (accepted[*at] < 0 || accepted[*at] >= total - start) return 0;
+        if (row < 0 || row >= requests->num_rows || base < 0 || base > INT32_MAX) return 0;
+    }
+    return start == total;
 }
 
 PyDoc_STRVAR(commit_walk_doc,
-             "commit_walk(tokens, committed_len, last_step, table_rows, base, allowed, accept_length, verified_id,\n"
-             "step) -> (starts, is_full). Writes the first three, [table rows, width] int32 and [table rows] int64;\n"
-             "the others have an entry a tree. starts: of each tree's tokens in verified_id, a list; is_full: whether\n"
-             "one has as many as it is allowed. ValueError for what does not fit.");
+             "commit_walk(tokens, page_ids, facts, heads, accept_length, verified_id, accepted_indices, step) ->\n"
+             "(starts, is_full, rows, tokens). Writes tokens and facts. Lists: where each tree's tokens start, the\n"
+             "accepted indices, and the verified ids; is_full: whether a request has as many tokens as it is allowed.\n"
+             "ValueError for what does not fit, and then nothing is written.");
 
 static PyObject *commit_walk(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
-    static const int sizes[] = {8, 8, 8, 4, 4, 4, 8, 8};
-    Buffers arrays;
-    if (!has_count(given, 9)) return NULL;
-    const int64_t step = PyLong_AsLongLong(args[8]);
+    Buffers buffers = {.count = 0};
+    Requests requests;
+    PyObject *lists[3] = {NULL}, *result = NULL;
+    if (!has_count(given, 8)) return NULL;
+    const int64_t step = PyLong_AsLongLong(args[7]);
     if (step == -1 && PyErr_Occurred()) return NULL;
-    PyObject *const order[] = {args[3], args[4], args[5], args[6], args[7], args[0], args[1], args[2]};
-    if (!take_arrays(&arrays, order, sizes, 8, 5)) return NULL;
-    const int64_t *rows = arrays.views[0].buf, *base = arrays.views[1].buf, *allowed = arrays.views[2].buf;
-    const int32_t *accepted = arrays.views[3].buf, *ids = arrays.views[4].buf;
-    int32_t *tokens = arrays.views[5].buf;
-    int64_t *committed_len = arrays.views[6].buf, *last_step = arrays.views[7].buf;
-    const int64_t b = length_of(&arrays, 0), n = length_of(&arrays, 4), num_rows = length_of(&arrays, 6);
-    const int fits = arrays.views[5].ndim == 2 && arrays.views[5].shape[0] == num_rows &&
-                     length_of(&arrays, 7) == num_rows && length_of(&arrays, 1) == b && length_of(&arrays, 2) == b &&
-                     length_of(&arrays, 3) == b;
-    const int64_t width = fits ? arrays.views[5].shape[1] : 0;
-    PyObject *starts = fits ? PyList_New(b) : NULL, *result = NULL;
-    int64_t start = 0, i = 0;
+    if (!take_requests(&buffers, args, PyBUF_WRITABLE, &requests)) goto done;
+    const Py_buffer *heads = array(&buffers, args[3], 8, 2, 0);
+    const Py_buffer *accepted = heads ? array(&buffers, args[4], 4, 1, 0) : NULL;
+    const Py_buffer *ids = accepted ? array(&buffers, args[5], 4, 1, 0) : NULL;
+    const Py_buffer *path = ids ? array(&buffers, args[6], 4, 1, 0) : NULL;
+    if (!path) goto done;
+    const int64_t b = accepted->shape[0], total = ids->shape[0], *head = heads->buf;
+    const int32_t *accept_length = accepted->buf, *tokens = ids->buf;
+    int64_t at = 0;
+    if (heads->shape[0] != NUM_HEADS || heads->shape[1] != b || path->shape[0] != total ||
+        !are_committable(&requests, head, accept_length, b, total, &at)) {
+        PyErr_Format(PyExc_ValueError, "the arrays of the walk do not fit each other at tree %lld", (long long)at);
+        goto done;
+    }
+    lists[0] = PyList_New(b);
+    lists[1] = list_of_int32(path->buf, total);
+    lists[2] = list_of_int32(tokens, total);
+    if (!lists[0] || !lists[1] || !lists[2]) goto done;
+    int64_t start = 0;
     int is_full = 0;
-    for (; starts && i < b; i++) {
-        const int64_t count = (int64_t)accepted[i] + 1, row = rows[i];
-        if (count < 1 || count > n - start || row < 0 || row >= num_rows) break;
-        if (base[i] < 0 || base[i] > INT32_MAX) break;
+    for (int64_t r = 0; r < b; r++) {
+        const int64_t count = (int64_t)accept_length[r] + 1, row = head[HEAD_ROW * b + r], base = head[HEAD_BASE * b + r];
+        const int64_t room = requests.context_length - base - 1;
         PyObject *number = PyLong_FromLongLong(start);
-        if (!number || PyList_SetItem(starts, i, number) != 0) break;
-        for (int64_t j = 0, at = base[i] + 1; j < count && at + j < width; j++)
-            tokens[row * width + at + j] = ids[start + j];
-        committed_len[row] = base[i] + count;
-        last_step[row] = step;
-        is_full |= count >= allowed[i];
+        if (!number || PyList_SetItem(lists[0], r, number) != 0) goto done;
+        if (room > 0)
+            memcpy(requests.tokens + row * requests.context_length + base + 1, tokens + start,
+                   (size_t)(count < room ? count : room) * 4);
+        requests.facts[COMMITTED * requests.num_rows + row] = base + count;
+        requests.facts[LAST_STEP * requests.num_rows + row] = step;
+        is_full |= count >= head[HEAD_ALLOWED * b + r];
         start += count;
     }
-    const int whole = starts && i == b && start == n;
-    release(&arrays);
-    if (whole) result = Py_BuildValue("OO", starts, is_full ? Py_True : Py_False);
-    else if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the arrays of the walk do not fit each other");
-    Py_XDECREF(starts);
+    result = Py_BuildValue("(OOOO)", lists[0], is_full ? Py_True : Py_False, lists[1], lists[2]);
+done:
+    for (int i = 0; i < 3; i++) Py_XDECREF(lists[i]);
+    release(&buffers);
     return result;
 }
 
