@@ -16,6 +16,7 @@ from bench.report import report, table
 from bench.round_picture import round_picture
 from bench.round_profile import profile_table
 from bench.writing import check_writable, model_name
+from client.terminal import say_error
 from paceline.config import parse_flags
 from paceline.errors import PacelineError
 
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         return _COMMANDS[name](rest) if name else _bench(rest)
     except PacelineError as error:
-        print(f"{command}: {error}", file=sys.stderr)
+        say_error(command, error)
         return error.exit_code
     except KeyboardInterrupt:
         print(f"{command}: interrupted", file=sys.stderr)

@@ -44,7 +44,7 @@ class FleetConfig:
     host: str = "127.0.0.1"
     router_port: int = 0  # 0: a free one
     num_threads: int = 0  # of each process that runs a model; 0: the cores shared out over a target's ranks
-    log_dir: str = ""  # "": a temporary folder, removed at the end unless something failed
+    log_dir: str = ""  # "": a temporary folder, removed at the end unless an error names it
     start_timeout_s: float = 180.0
     link_timeout_s: float = 30.0  # of the start: all services are ready, and a link is a connection and one message
     stop_grace_s: float = 10.0
@@ -74,10 +74,10 @@ class Fleet:
 
     def __init__(self, config: FleetConfig) -> None:
         self.config = config
+        placement = _placement(config)
+        self._mps = MpsDaemon() if config.mps else None
         self._keep_logs = bool(config.log_dir)
         self.log_dir = Path(config.log_dir or tempfile.mkdtemp(prefix="paceline-logs-"))
-        self._mps = MpsDaemon() if config.mps else None
-        placement = _placement(config)
         self.drafts = [
             self._process("draft", i, DRAFT_MODULE, [*placement.drafts[i], *self._draft_flags()])
             for i in range(config.num_drafts)
@@ -101,8 +101,8 @@ class Fleet:
     def start(self) -> None:
         """Starts all and waits until the router is linked with each.
 
-        Raises ServiceStartError; then all are stopped and the logs kept. ConfigError where log_dir cannot be made or a
-        port cannot be had; nothing was started then.
+        Raises ServiceStartError; then all are stopped, and the logs kept unless it is a refusal. ConfigError where
+        log_dir cannot be made or a port cannot be had; nothing was started then.
         """
         try:
             self.log_dir.mkdir(parents=True, exist_ok=True)
@@ -131,8 +131,9 @@ class Fleet:
             self.router.wait_ready(deadline_s)
             self._wait_for_links(min(deadline_s, time.monotonic() + self.config.link_timeout_s))
         except BaseException as error:
-            has_logs = any(process.pid is not None for process in self.processes)
-            self._keep_logs = self._keep_logs or (has_logs and isinstance(error, Exception))
+            is_refusal = isinstance(error, ServiceStartError) and error.is_refusal
+            if not is_refusal and any(process.pid is not None for process in self.processes):
+                self._keep_logs_for(error)
             self.stop()
             raise
 
@@ -158,8 +159,15 @@ class Fleet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._keep_logs = self._keep_logs or isinstance(error, Exception)
+        self._keep_logs_for(error)
         self.stop()
+
+    def _keep_logs_for(self, error: BaseException | None) -> None:
+        """A folder that stays is named by the error, or by a note to it."""
+        if isinstance(error, Exception) and not self._keep_logs:
+            self._keep_logs = True
+            if str(self.log_dir) not in str(error):
+                error.add_note(f"the logs of the services: {self.log_dir}")
 
     def _check(self) -> None:
         """Raises ConfigError or ServiceStartError for what can be told without a model."""
@@ -188,9 +196,8 @@ class Fleet:
                 time.sleep(_LINK_CHECK_INTERVAL_S)
 
     def _process(self, name: str, index: int, module: str, flags: Sequence[str]) -> ServiceProcess:
-        return ServiceProcess(
-            f"{name}-{index}", module, flags=flags, port=0, log_path=self.log_dir / f"{name}-{index}.log"
-        )
+        log_path = self.log_dir / f"{name}-{index}.log"
+        return ServiceProcess(log_path.stem, module, flags=flags, port=0, log_path=log_path)
 
     def _router_flags(self, peers: Sequence[str] = ()) -> list[str]:
         flags = ["--host", self.config.host, "--model-path", self.config.model_path, *self._tls_flags()]
@@ -212,8 +219,7 @@ class Fleet:
 
     def _model_flags(self) -> list[str]:
         config = self.config
-        flags = ["--host", config.host, "--model-path", config.model_path, "--dtype", config.dtype]
-        flags += self._tls_flags()
+        flags = ["--host", config.host, "--model-path", config.model_path, "--dtype", config.dtype, *self._tls_flags()]
         return [*flags, f"--speculative-draft-model-path={config.head_path}"]  # empty: no head, not the default one
 
     def _tls_flags(self) -> list[str]:

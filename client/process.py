@@ -32,6 +32,11 @@ class ServiceStartError(PacelineError):
         super().__init__(message)
         self.exit_code = exit_code
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the message is the service's own word on what is wrong, to which its log adds nothing."""
+        return self.exit_code in _OWN_WORDS
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceUsage:

@@ -7,9 +7,12 @@ import io
 import os
 import sys
 from collections.abc import Callable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from paceline.interrupt import INTERRUPTED, new_line_on_terminal, say_interrupted
+
+if TYPE_CHECKING:
+    from paceline.errors import PacelineError  # gRPC's import takes half a second
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -35,6 +38,12 @@ def run_in_terminal(name: str, command: Callable[[], int]) -> int:
         message = f"{where} cannot be written: {error.strerror}; make room, or write elsewhere"
         print(f"{new_line_on_terminal()}{name}: {message}", file=sys.stderr)
         return 1
+
+
+def say_error(name: str, error: PacelineError) -> None:
+    """On stderr: the message, and a line for each note to it."""
+    lines = [f"{name}: {error}", *getattr(error, "__notes__", ())]
+    print("\n".join(lines), file=sys.stderr)
 
 
 def keep_bytes(stream: TextIO) -> None:

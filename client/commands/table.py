@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import paceline
@@ -20,6 +19,7 @@ from client.commands import (
     serve,
     train_head,
 )
+from client.terminal import say_error
 from paceline.errors import ConfigError, PacelineError
 
 COMMANDS = {
@@ -33,7 +33,7 @@ def run_command(words: Sequence[str]) -> int:
     try:
         return _run(words)
     except PacelineError as error:
-        print(f"paceline {words[0]}: {error}", file=sys.stderr)
+        say_error(f"paceline {words[0]}", error)
         return error.exit_code
 
 

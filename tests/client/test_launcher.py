@@ -17,7 +17,9 @@ import pytest
 
 from client import launcher
 from client.launcher import Fleet, FleetConfig
+from client.placement import DeviceFlags
 from client.process import ServiceProcess, ServiceStartError
+from client.terminal import say_error
 from paceline.errors import ConfigError, UnavailableError
 from tests.support.waiting import WAIT_S
 
@@ -177,13 +179,37 @@ def test_the_services_of_a_fleet_with_mps_are_clients_of_its_daemon(small_progra
     assert (tmp_path / "told").read_text().split() == ["-d", folder, "quit", folder]
 
 
-def test_a_fleet_that_cannot_start_leaves_nothing_but_its_logs(small_programs):
+def test_a_refusal_says_it_all_and_leaves_no_log_folder(small_programs):
     small_programs.setattr(launcher, "TARGET_MODULE", "refuses")
     fleet = Fleet(FleetConfig())
     with pytest.raises(ServiceStartError, match="target-0 did not start"):
         fleet.start()
     assert not any(process.running for process in fleet.processes)
+    assert not fleet.log_dir.exists()
+
+
+def test_a_crash_at_the_start_leaves_the_log_that_the_error_names(small_programs):
+    small_programs.setattr(launcher, "TARGET_MODULE", "crashes")
+    fleet = Fleet(FleetConfig())
+    with pytest.raises(ServiceStartError, match=f"its log {fleet.log_dir}/target-0.log ends"):
+        fleet.start()
+    assert not any(process.running for process in fleet.processes)
     assert (fleet.log_dir / "target-0.log").exists()
+
+
+def test_an_error_while_the_fleet_runs_gets_a_note_that_names_the_logs(small_programs, capsys):
+    with pytest.raises(UnavailableError) as caught, Fleet(FleetConfig(num_drafts=0)) as fleet:
+        raise UnavailableError("the answer did not come")
+    assert (fleet.log_dir / "target-0.log").exists()
+    say_error("paceline demo", caught.value)
+    said = f"paceline demo: the answer did not come\nthe logs of the services: {fleet.log_dir}\n"
+    assert capsys.readouterr().err == said
+
+
+def test_devices_that_do_not_suffice_leave_no_log_folder(small_programs, modules):
+    with pytest.raises(ConfigError, match="--tp-size is 9999|--device is cuda"):
+        Fleet(FleetConfig(tp_size=9999, devices=DeviceFlags("cuda")))
+    assert not list(modules.glob("paceline-logs-*"))
 
 
 def test_a_temporary_log_folder_goes_with_a_fleet_that_ended_well(small_programs):
