@@ -207,7 +207,7 @@ def test_an_error_while_the_fleet_runs_gets_a_note_that_names_the_logs(small_pro
 
 
 def test_devices_that_do_not_suffice_leave_no_log_folder(small_programs, modules):
-    with pytest.raises(ConfigError, match="--tp-size is 9999|--device is cuda"):
+    with pytest.raises(ConfigError, match=r"--tp-size is 9999|--device is cuda"):
         Fleet(FleetConfig(tp_size=9999, devices=DeviceFlags("cuda")))
     assert not list(modules.glob("paceline-logs-*"))
 
