@@ -65,7 +65,7 @@ class TargetConfig(ServiceFlags):
         False, help="one step at a time: no half of a round while the other is drafted, no plain step ahead"
     )
     speculative_tree_deadline_ms: float | None = flag(
-        None, help="longest wait for a tree; unset: (expected accepted length - 1) x a plain step's time"
+        None, help="longest wait for a tree; unset: twice (expected accepted length - 1) x a plain step's time"
     )
     speculative_draft_timeout_s: float = flag(5.0, help="seconds without an answer after which a draft counts as lost")
 

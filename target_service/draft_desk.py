@@ -146,6 +146,7 @@ class DraftDesk:
             return
         state.heard_at_s = now_s
         verdicts = self._verdicts
+        used: list[bool] = []  # of the trees of requests that are still here
         for number, arrived in zip(event.sessions, event.trees, strict=True):
             seq = state.sessions.get(number)
             if seq is None or seq.draft is None:
@@ -156,12 +157,14 @@ class DraftDesk:
             if seq.is_running:  # without this tree
                 committed_len = _NOWHERE
             verdict = seq.draft.on_tree(arrived, committed_len=committed_len, root_token=root_token)
+            verdicts.append(verdict)
+            used.append(verdict is TreeVerdict.USED)
             if verdict is TreeVerdict.USED:
                 seq.draft.answered_at_s = now_s
-            state.patience.note(in_time=verdict is TreeVerdict.USED)
-            verdicts.append(verdict)
-            if verdict is TreeVerdict.LATE and arrived.round == seq.draft.round:
+            elif verdict is TreeVerdict.LATE and arrived.round == seq.draft.round:
                 self._metrics.late_tree(max(0.0, now_s - seq.draft.deadline_s))
+        if used:
+            state.patience.note(in_time=sum(used) / len(used))
 
     def count_trees(self) -> None:
         """Those that came since the last call. When nobody waits: a metric takes as long as the tree did."""

@@ -8,15 +8,14 @@ _PROBE_EVERY = 16  # batches of asks left out between two that try again
 
 
 class Patience:
-    """Counts the asks of one draft. Pure.
+    """Counts the answers of one draft. Pure.
 
-    A tree that always comes just past the deadline would halve the speed of plain decoding: each round would wait
-    in full and verify one node. So a draft that is late most of the time is asked only now and then, until it
-    has caught up. A wrong tree counts as a late one.
+    Trees that always come past their deadline would make each round wait in full and verify one node. So a draft that
+    is late most of the time is asked only now and then, until it has caught up. A wrong tree counts as a late one.
     """
 
     def __init__(self) -> None:
-        self._in_time = 1.0  # share of the asks, exponential average
+        self._in_time = 1.0  # share of the trees, exponential average over answers
         self._left_out = 0
 
     @property
@@ -33,6 +32,6 @@ class Patience:
         self._left_out = 0
         return True
 
-    def note(self, *, in_time: bool) -> None:
-        """The outcome of one ask."""
+    def note(self, *, in_time: float) -> None:
+        """The share of one answer's trees that were of use: those of a round come together, and are late together."""
         self._in_time += _SMOOTHING * (in_time - self._in_time)

@@ -6,6 +6,7 @@ import pytest
 
 from paceline.tree import DraftTree
 from paceline.types import SamplingParams, TreeShape
+from target_service.deadline import PRIOR_ACCEPTED_LENGTH
 from target_service.draft_session import ArrivedTree
 from target_service.engine_loop import HEAD_START_S, IDLE_WAIT_S
 from target_service.events import (
@@ -52,6 +53,25 @@ def test_a_late_tree_is_dropped(loop, head_draft):
     assert output.finish.stats.late_rounds == 1
     assert loop.metric("paceline_target_trees_total", verdict="late") == 1
     assert loop.metric("paceline_target_late_rounds_total") == 1
+
+
+def test_a_tree_for_which_plain_decoding_would_not_have_waited_is_used(loop, head_draft):
+    """What it took is spent: dropped, it would have been drafted for nothing."""
+    head_draft.silent = True
+    output = loop.submit(50, random_prompt(5), params=LONG, decision=always(TREE))
+    for _ in range(3):
+        loop.turn()
+        head_draft.serve()
+    (session,), (held,) = head_draft.sessions, head_draft.sessions.values()
+    tree = ArrivedTree(1, len(held.tokens), head_draft.propose(held, TREE))
+    break_even_s = (PRIOR_ACCEPTED_LENGTH - 1) * loop.parts.times.expect(1) / 1e3
+    loop.clock.now_s += 1.5 * break_even_s
+    loop.turn()
+    loop.put(TreesArrived(head_draft.at, [session], [tree]))
+    head_draft.silent = False
+    head_draft.run()
+    assert output.finish.stats.late_rounds == 0
+    assert loop.metric("paceline_target_trees_total", verdict="late") == 0
 
 
 def test_a_draft_that_hangs_costs_a_request_one_deadline(loop, head_draft):

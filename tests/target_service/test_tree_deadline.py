@@ -1,4 +1,4 @@
-"""How long a tree is worth waiting for: (expected accepted length - 1) plain steps."""
+"""How long a tree is waited for: twice (expected accepted length - 1) plain steps."""
 
 import numpy as np
 import pytest
@@ -17,19 +17,19 @@ def deadline(*accepted: int, fixed_ms: float | None = None) -> TreeDeadline:
 
 
 def test_before_anything_was_seen_a_prior_holds():
-    prior_s = (PRIOR_ACCEPTED_LENGTH - 1) * 0.010
+    prior_s = 2 * (PRIOR_ACCEPTED_LENGTH - 1) * 0.010
     assert deadline().seconds(1) == pytest.approx(prior_s)
     assert deadline(5, 5).seconds(1) == pytest.approx(prior_s)
 
 
 def test_it_follows_the_accepted_length_and_the_batch():
-    assert deadline(*[2] * MIN_ROUNDS).seconds(1) == pytest.approx(0.020)
-    assert deadline(*[2] * MIN_ROUNDS).seconds(8) == pytest.approx(0.160)
-    assert deadline(*[2] * MIN_ROUNDS).seconds(0) == pytest.approx(0.020)
+    assert deadline(*[2] * MIN_ROUNDS).seconds(1) == pytest.approx(0.040)
+    assert deadline(*[2] * MIN_ROUNDS).seconds(8) == pytest.approx(0.320)
+    assert deadline(*[2] * MIN_ROUNDS).seconds(0) == pytest.approx(0.040)
 
 
 def test_a_window_without_an_accepted_draft_still_leaves_a_chance():
-    assert deadline(*[0] * MIN_ROUNDS).seconds(1) == pytest.approx(0.010)
+    assert deadline(*[0] * MIN_ROUNDS).seconds(1) == pytest.approx(0.020)
 
 
 def test_a_flag_fixes_it():
@@ -95,6 +95,14 @@ def test_a_draft_that_has_caught_up_is_asked_again():
         patience.note(in_time=False)
     assert not patience.may_ask()
     patience.note(in_time=True)
+    assert patience.may_ask()
+
+
+def test_one_late_batch_of_many_trees_is_no_reason_to_stop_asking():
+    patience = Patience()
+    for in_time in (1.0, 0.0, 0.9, 0.0, 1.0, 0.4):
+        assert patience.may_ask()
+        patience.note(in_time=in_time)
     assert patience.may_ask()
 
 
