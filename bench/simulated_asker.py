@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
@@ -52,10 +53,10 @@ class SimAsker:
     """Sends what is due of rows and asks, and takes trees as they come."""
 
     def __init__(self, around: Surroundings, loop: Loop) -> None:
-        self.work_until_s = 0.0  # a draft is at work for the target up to then
         self._around = around
         self._loop = loop
         self._num_rows = 0  # that were sent by themselves since they were taken last
+        self._work_s = (0.0, 0.0)  # from when to when a draft is at work on the target's trees
 
     def count(self, accepted: int) -> None:
         """Drafts of one tree."""
@@ -92,6 +93,11 @@ class SimAsker:
         for index, asking in asks.items():
             self._send(index, asking)
 
+    def work_s(self, since_s: float, until_s: float) -> float:
+        """How long of that time a draft is at work on the target's trees."""
+        began_s, over_s = self._work_s
+        return max(0.0, min(until_s, over_s) - max(since_s, began_s))
+
     def take_rows(self) -> int:
         """Rows that left for drafts without an ask since the last call."""
         taken, self._num_rows = self._num_rows, 0
@@ -111,7 +117,6 @@ class SimAsker:
         request.held, request.is_synced = request.held + behind, False
         self._num_rows += behind
         way_ms = world.way_ms(0)
-        self._note_work(way_ms + behind * world.row_ms)
 
         def confirm() -> None:
             request.is_synced = True
@@ -122,9 +127,10 @@ class SimAsker:
         work = DraftWork((), behind, self._loop.is_stepping, answer)
         events.after(way_ms, functools.partial(self._around.drafts[index].take, work))
 
-    def _note_work(self, ms: float) -> None:
-        """A draft is at work for so long, or as long as it was before."""
-        self.work_until_s = max(self.work_until_s, self._around.events.now_s + ms / 1e3)
+    def _note_work(self, began_s: float, ms: float) -> None:
+        """A draft is at work for so long; it goes on from what it does already."""
+        before_s, over_s = self._work_s
+        self._work_s = (before_s if before_s <= began_s < over_s else began_s, max(over_s, began_s + ms / 1e3))
 
     def _send(self, index: int, asking: list[SimRequest]) -> None:
         world, events = self._around.world, self._around.events
@@ -135,9 +141,9 @@ class SimAsker:
             request.held += behind
             rows += max(0, behind - _ROUND_ROWS)
             late_rows += max(0, behind - shape.num_steps - 1)
-        self._note_work(way_ms + world.draft_ms(Counter(shapes)) + rows * world.row_ms)
         send_ms = late_rows * world.send_ms
         self._loop.hold(send_ms)
+        self._note_work(events.now_s + (send_ms + way_ms) / 1e3, world.draft_ms(Counter(shapes)))
         for request in asking:
             request.deadline_s += send_ms / 1e3
         told = [(request, request.emitted) for request in asking]
@@ -149,12 +155,12 @@ class SimAsker:
         events.after(send_ms + way_ms, functools.partial(self._around.drafts[index].take, work))
 
     def _arrive(self, index: int, asking: list[tuple[SimRequest, int]]) -> None:
-        now_s = self._around.events.now_s
+        now_s, memory = self._around.events.now_s, self._loop.memory
         for request, emitted in asking:
             request.is_asking = False
             request.has_tree = request.emitted == emitted and not request.is_running
             request.answered_s = now_s
-            self._loop.memory.patience[index].note(in_time=request.has_tree)
+        memory.patience[index].note(in_time=statistics.fmean(request.has_tree for request, _ in asking))
         self._loop.look()
 
     def _balance(self, asked: list[SimRequest]) -> None:

@@ -31,7 +31,7 @@ def paces(calibration: dict[str, Any], points: Points, world: World) -> list[flo
 def _log_pace(calibration: dict[str, Any], point: dict[str, Any], world: World) -> tuple[float, int]:
     """And by how many steps."""
     parts = np.array([getattr(world, name) for name in PARTS])
-    steps = list(seen_steps(calibration, point))
+    steps = list(seen_steps(calibration, point, world.proposals))
     if not steps:
         return 0.0, 0
     taken = np.array([one.step.step_ms for one in steps])

@@ -11,7 +11,6 @@ import numpy as np
 
 from bench.policies import ADAPTIVE, OFF, fixed_shape
 from bench.simulated_fit import fit_parts
-from bench.simulated_world import parse_proposals
 from bench.sweep_document import STEP_FIELDS
 from bench.target_link import StepSample
 from paceline.step_table import StepTable
@@ -57,11 +56,11 @@ def samples(point: dict[str, Any]) -> Iterator[StepSample]:
         yield StepSample(**dict(zip(STEP_FIELDS, values, strict=False)))
 
 
-def served_steps(calibration: dict[str, Any], points: Points) -> dict[str, Any]:
+def served_steps(calibration: dict[str, Any], points: Points, proposals: ProposeTable) -> dict[str, Any]:
     """Fields of a world: one fit over all steps of what they take by rows, which never falls, and what grows with their
-    requests, trees, prompts and a draft's work. Where few were seen it is the warm-up's."""
+    requests, trees, prompts and a draft's work, by its times in the sweep. Where few were seen it is the warm-up's."""
     warm = StepTable([(int(rows), float(ms)) for rows, ms in calibration["step_ms"]])
-    seen = [one for point in points if point["policy"] != ADAPTIVE for one in seen_steps(calibration, point)]
+    seen = [one for point in points if point["policy"] != ADAPTIVE for one in seen_steps(calibration, point, proposals)]
     if not seen:
         return {"step_ms": calibration["step_ms"]}
     unit = warm.one_row_ms
@@ -80,9 +79,8 @@ def _grown(rows: int) -> list[float]:
     return [min(1.0, max(0.0, (rows - few) / (many - few))) for few, many in itertools.pairwise(_ROWS)]
 
 
-def seen_steps(calibration: dict[str, Any], point: dict[str, Any]) -> Iterator[SeenStep]:
+def seen_steps(calibration: dict[str, Any], point: dict[str, Any], proposals: ProposeTable) -> Iterator[SeenStep]:
     """Steps of one point; of the adaptive policy those beside which no draft worked, for it is not known which."""
-    proposals = parse_proposals(calibration["propose_ms"])
     overlaps, is_adaptive = bool(calibration.get("overlaps")), point["policy"] == ADAPTIVE
     for step in samples(point):
         if is_adaptive and overlaps and step.drafted and not step.wait_ms:
@@ -99,7 +97,7 @@ def seen_steps(calibration: dict[str, Any], point: dict[str, Any]) -> Iterator[S
 
 
 def _beside_ms(point: dict[str, Any], step: StepSample, proposals: ProposeTable) -> float:
-    """That a draft was at work for the requests that the step left out, by its warm-up."""
+    """That a draft was at work for the requests that the step left out."""
     shape = None if point["policy"] == OFF else fixed_shape(point["policy"])
     is_steady = not point["is_open"] and len(point["phases"]) == 1
     running = step.running or (point["phases"][0][1] if is_steady else step.requests)

@@ -159,8 +159,8 @@ class SimTarget:
 
     def _delay(self, flight: Flight, since_s: float) -> None:
         """By what a draft's work takes from the step."""
-        beside_s = min(self._asker.work_until_s, flight.end_s) - since_s
-        flight.end_s += self._around.world.share_taken(flight.rows) * max(0.0, beside_s)
+        beside_s = self._asker.work_s(since_s, flight.end_s)
+        flight.end_s += self._around.world.share_taken(flight.rows) * beside_s
 
     def _finish(self, flight: Flight) -> None:
         """The device is done, unless a draft has delayed it; the host has its part to do."""

@@ -13,7 +13,7 @@ from bench.policies import ADAPTIVE, OFF, fixed_shape
 from bench.simulated_asker import FLUSH_ROWS
 from bench.simulated_proposals import served_proposals
 from bench.simulated_steps import LEAST_SAMPLES, samples, served_steps
-from bench.simulated_world import World, parse_world
+from bench.simulated_world import World, parse_proposals, parse_world
 from paceline.errors import ConfigError
 from paceline.step_table import StepTable
 from router.tree_costs import RPC_MS
@@ -35,15 +35,16 @@ def served_world(sweep: dict[str, Any]) -> World:
     calibration = _calibration(sweep)
     points = [point for point in sweep["points"] if not point["is_disturbed"]] or sweep["points"]
     loop_ms = _gap_ms(point for point in points if point["policy"] == OFF)
-    steps = served_steps(calibration, points)
     gap_ms = _gap_ms(point for point in points if point["policy"] not in (OFF, ADAPTIVE))
+    proposals = served_proposals(calibration, points, max(0.0, gap_ms - loop_ms))
+    steps = served_steps(calibration, points, parse_proposals(proposals["propose_ms"]))
     data = {
         **calibration,
         "name": "served",
         **steps,
         "warm_step_ms": calibration["step_ms"],
         "arrival_ms": _arrival_ms(sweep, points, StepTable(steps["step_ms"])),
-        **served_proposals(calibration, points, max(0.0, gap_ms - loop_ms), _mean_prompt(sweep)),
+        **proposals,
         "loop_ms": loop_ms,
         "accepted": _accepted(sweep),
     }

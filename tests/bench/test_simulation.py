@@ -76,7 +76,7 @@ def test_two_halves_hide_the_drafts_but_not_what_these_take_from_the_same_gpu(be
     )
     of = dataclasses.replace(of, beside=beside)
     step_ms = of.steps.at_one(128 * 4 / 2) + GAP_MS + beside * of.proposals.of(CHAIN).at_one(64)
-    halves = rate(of, Fixed(CHAIN, joined=True), steady(128, 2.0))
+    halves = rate(of, Fixed(CHAIN, joined=True), steady(128, 2.5), after_s=1.5)
     assert halves == pytest.approx(128 * of.accepted[CHAIN] / (2 * step_ms) * 1e3, rel=0.06)
     assert halves > 1.03 * rate(dataclasses.replace(of, overlaps=False), Fixed(CHAIN, joined=True), steady(128, 2.0))
 
@@ -106,6 +106,15 @@ def test_what_trees_cost_the_hosts_is_found_out_within_two_seconds(in_flight: in
     plain, adaptive = (Simulation(of, router).run(load) for router in (Fixed(None), SimAdaptive(of)))
     assert adaptive.rate(0.0, 2.0) >= 0.6 * plain.rate(0.0, 2.0)
     assert adaptive.rate(2.0, 4.0) >= 0.95 * plain.rate(2.0, 4.0)
+
+
+def test_trees_that_take_about_as_long_as_they_pay_for_are_used() -> None:
+    """Else luck would decide whether a setting runs with trees or without, at twice the speed."""
+    of = dataclasses.replace(world("h200_8b"), spread=0.35)
+    tallies = [Simulation(of, Fixed(TreeShape(5, 4, 16)), seed=seed).run(steady(256, 2.0)) for seed in range(3)]
+    assert all(tally.late_rounds < 0.25 * tally.drafted_rounds for tally in tallies)
+    rates = [tally.rate(0.5, 2.0) for tally in tallies]
+    assert max(rates) < 1.2 * min(rates)
 
 
 def test_small_rounds_are_not_split_for_their_steps_would_take_twice_as_long() -> None:
