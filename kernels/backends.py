@@ -60,7 +60,7 @@ def _load_gpu_ops(name: str, device: torch.device) -> Ops:
     if device.type != "cuda" and not interprets:
         raise ValueError(f"the backend {name} runs on CUDA devices, not on {device}; choose auto")
     if missing := missing_tables():
-        raise ValueError(f"the backend {name} needs the C extension ({missing}): install a C compiler and reinstall")
+        raise ValueError(f"the backend {name} needs the C extension: {missing}")
     if name == "flashinfer":
         from kernels.flashinfer_ops.ops import FlashInferOps
 

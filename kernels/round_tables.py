@@ -133,10 +133,8 @@ class Grown(NamedTuple):
 
 
 def missing_tables() -> str | None:
-    """Why there is no C extension to call; None where there is one."""
-    if EXTENSION is None:
-        return MISSING
-    return None if hasattr(EXTENSION, "growth_tables") else "kernels.cpu_ops._native was built from older sources"
+    """Why there is no C extension to call, and what to do; None where there is one."""
+    return MISSING or None
 
 
 def load_batch(stage: np.ndarray, layout: np.ndarray, rule: np.ndarray, batch: AttentionBatch, variant: int) -> int:

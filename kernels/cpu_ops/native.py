@@ -308,9 +308,7 @@ def _row_stride(tensor: Tensor) -> int:
 def load_native(*, num_threads: int | None = None) -> NativeKernels | None:
     """The extension's kernels, or None (and one log line) where it was not built or does not load."""
     if EXTENSION is None:
-        _LOG.warning(
-            "CPU kernels are off, torch computes instead (slower): %s. Install a C compiler and reinstall.", MISSING
-        )
+        _LOG.warning("CPU kernels are off, torch computes instead (slower): %s", MISSING)
         return None
     kernels = NativeKernels(EXTENSION, num_threads=num_threads)
     _LOG.info("CPU kernels: %s, %d threads", kernels.isa, kernels.num_threads)

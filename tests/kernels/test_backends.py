@@ -38,14 +38,10 @@ def test_a_backend_without_its_library_says_what_to_install(name: str, monkeypat
         load_ops(name, "cuda")
 
 
-@pytest.mark.parametrize(("native", "why"), [(None, "no module"), (object(), "built from older sources")])
-def test_a_gpus_backend_without_the_c_extension_says_so(
-    native: object, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpus_backend_without_the_c_extension_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr(round_tables, "EXTENSION", native)
-    monkeypatch.setattr(round_tables, "MISSING", "no module")
-    with pytest.raises(ValueError, match=f"triton needs the C extension .*{why}.*: install a C compiler and reinstall"):
+    monkeypatch.setattr(round_tables, "MISSING", "no module; install a C compiler and reinstall")
+    with pytest.raises(ValueError, match="triton needs the C extension: no module; install a C compiler and reinstall"):
         load_ops("triton", "cuda")
 
 
