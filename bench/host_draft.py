@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
+import select
 import time
 from collections.abc import Sequence
 from statistics import quantiles
@@ -43,7 +45,8 @@ _CRITICAL = ("decode", "apply", "pick", "rows", "grow", "answer", "encode")
 class HostRun:
     """Sessions of one target that all ask for a tree in every round."""
 
-    def __init__(self, num_sessions: int, rounds: int, *, pause_s: float = 0.0) -> None:
+    def __init__(self, num_sessions: int, rounds: int, *, pause_s: float = 0.0, rehearse_s: float = 0.0) -> None:
+        """rehearse_s: between two rehearsals in a pause, which is none of sleep then; 0: there are none."""
         max_len = 110 + _ROWS * (rounds + 1)
         num_pages = num_sessions * pages_for(max_len + MAX_SCRATCH_NODES, PAGE_SIZE)
         allocator = PageAllocator(num_pages, PAGE_SIZE)
@@ -58,6 +61,8 @@ class HostRun:
         self._decoder = decoder(stream=_STREAM, target=_TARGET)
         self._num_sessions = num_sessions
         self._pause_s = pause_s
+        self._rehearse_s = rehearse_s
+        self._rehearsal = self._drafter.rehearsal()
         self._rounds = rounds
 
     def run(self) -> dict[str, float]:
@@ -66,13 +71,28 @@ class HostRun:
         gc.collect()
         gc.freeze()
         for round_ in range(1, self._rounds + 1):
-            if self._pause_s:
-                time.sleep(self._pause_s)
+            self._wait()
             phases = self._round(round_)
             if round_ > _WARM_UPS:
                 for phase, seconds in phases.items():
                     spent[phase].append(seconds * 1e6)
         return {phase: quantiles(values, n=4)[0] for phase, values in spent.items()}
+
+    def _wait(self) -> None:
+        if not self._rehearse_s:
+            time.sleep(self._pause_s)
+            return
+        ear, bell = os.pipe()
+        now_s = time.monotonic()
+        end_s, rehearse_s = now_s + self._pause_s, now_s + self._rehearse_s
+        while now_s < end_s:
+            select.select([ear], (), (), 0.0)
+            now_s = time.monotonic()
+            if now_s >= rehearse_s:
+                self._rehearsal.run()
+                rehearse_s = now_s + self._rehearse_s
+        os.close(ear)
+        os.close(bell)
 
     def _round(self, round_: int) -> dict[str, float]:
         raw = round_message(self._columns(round_), _TARGET)
@@ -130,11 +150,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 64, 256])
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--pause-ms", type=float, default=0.0)
+    parser.add_argument("--rehearse-ms", type=float, default=0.0, help="look without sleep, with so many between two")
     args = parser.parse_args(argv)
     print(f"us of CPU a round, {_ROWS} rows of {HIDDEN} bf16 values and a tree of {SHAPE.num_draft_tokens} a session")
     print(f"| sessions | {' | '.join(PHASES)} | critical | all |\n|{'---|' * (len(PHASES) + 3)}")
     for sessions in args.sessions:
-        us = HostRun(sessions, _WARM_UPS + args.rounds, pause_s=args.pause_ms / 1e3).run()
+        pauses = {"pause_s": args.pause_ms / 1e3, "rehearse_s": args.rehearse_ms / 1e3}
+        us = HostRun(sessions, _WARM_UPS + args.rounds, **pauses).run()
         sums = [sum(us[phase] for phase in phases) for phases in (_CRITICAL, PHASES)]
         figures = [*(us[phase] for phase in PHASES), *sums]
         print(f"| {sessions} | {' | '.join(f'{figure:.0f}' for figure in figures)} |", flush=True)

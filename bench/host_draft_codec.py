@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 
-from bench.host_draft_model import HIDDEN, VOCAB
-from draft_service.codec import Edge, RoundDecoder, pack_replies
+from bench.host_draft_model import EDGE
+from draft_service.codec import RoundDecoder, pack_replies
 from draft_service.replies import StreamReplies
 from paceline.round_codec import encode_extend
 from paceline.rounds import ExtendColumns
 from paceline.v1 import draft_pb2
-
-_EDGE = Edge(vocab_size=VOCAB, feature_size=HIDDEN, feature_id="", head_fingerprint="")
 
 
 def round_message(columns: ExtendColumns, target: int) -> bytearray:
@@ -20,7 +18,7 @@ def round_message(columns: ExtendColumns, target: int) -> bytearray:
 
 
 def decoder(*, stream: int, target: int) -> RoundDecoder:
-    return RoundDecoder(_EDGE, stream, target, time.perf_counter)
+    return RoundDecoder(EDGE, stream, target, time.perf_counter)
 
 
 def encode(replies: StreamReplies) -> bytes:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from bench.host_path_model import NEXT_TOKEN, wait_until
+from draft_service.codec import Edge
+from draft_service.rehearsal import Rehearsal
 from engine.device_drafter import DeviceDrafter, DrafterLimits
 from engine.extend_batch import ExtendBatch
 from engine.graph_capture import Launch
@@ -26,6 +28,7 @@ from paceline.types import TreeShape
 
 HIDDEN, VOCAB, PAGE_SIZE = 4096, 49152, 16
 SHAPE = TreeShape(5, 4, 16)
+EDGE = Edge(vocab_size=VOCAB, feature_size=HIDDEN, feature_id="", head_fingerprint="")
 _DRAFT_VOCAB = 16384
 _PARENTS = (-1, 0, 0, 0, 1, 1, 2, 2, 4, 4, 5, 6, 8, 8, 9, 10)
 _TOKENS = (NEXT_TOKEN, *range(100, 100 + SHAPE.num_draft_tokens - 1))
@@ -59,6 +62,10 @@ class StampedDrafter:
         self._stamp()
         due_s = time.monotonic() + self._round_s
         return _Stamped(self._drafter.begin(batch), self._stamp, due_s)
+
+    def rehearsal(self) -> Rehearsal:
+        """Of the drafter's rounds."""
+        return Rehearsal(self._drafter, edge=EDGE, dtype="bfloat16", page_size=PAGE_SIZE)
 
     def _capture(self, launch: Launch) -> Launch:
         trees = launch.args[0] if isinstance(launch, functools.partial) else None

@@ -13,6 +13,7 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from draft_service.capacity import choose_pages, memory_needs
+from draft_service.codec import Edge
 from draft_service.config import DraftConfig
 from draft_service.draft_engine import DraftEngine
 from draft_service.drafting import choose_limits, load_drafter
@@ -23,6 +24,7 @@ from draft_service.info import DraftInfo, describe_draft
 from draft_service.load import LoadBoard
 from draft_service.metrics import DraftMetrics
 from draft_service.propose_times import measure_proposals
+from draft_service.rehearsal import Rehearsal
 from draft_service.reply_sender import ReplySender
 from draft_service.round_board import RoundBoard
 from draft_service.round_lane import LaneTerms, RoundLanes
@@ -31,6 +33,7 @@ from draft_service.sessions import SessionTable
 from draft_service.streams import StreamHub
 from engine.config import load_model_config
 from engine.device import choose_device
+from engine.device_drafter import DeviceDrafter
 from engine.head_model import HeadModel
 from engine.memory import refusing_exhaustion
 from engine.pages import PageAllocator
@@ -56,6 +59,7 @@ class LoadedDraft:
     engine: DraftEngine
     info: DraftInfo
     device: torch.device
+    rehearsal: Rehearsal | None = None
 
     @classmethod
     def load(cls, config: DraftConfig, *, tracer: Tracer | None = None) -> Self:
@@ -78,7 +82,11 @@ class LoadedDraft:
         )
         engine = DraftEngine(drafter, table, limits=limits, clock=time.perf_counter)
         info = describe_draft(config, model, target, num_pages=num_pages, context_length=context_length)
-        return cls(config, engine, replace(info, propose_times=times), device)
+        rehearsal = None
+        if isinstance(drafter, DeviceDrafter) and drafter.captured_shapes:
+            edge = Edge(info.vocab_size, info.feature_size, info.feature_id, info.head_fingerprint)
+            rehearsal = Rehearsal(drafter, edge=edge, dtype=config.dtype, page_size=config.page_size)
+        return cls(config, engine, replace(info, propose_times=times), device, rehearsal)
 
 
 class DraftService:
@@ -103,7 +111,8 @@ class DraftService:
         )
         plumbing = plumbing or Plumbing()
         is_gpu = draft.device.type == "cuda"
-        mailbox = Mailbox[Event | None](busy_wait_s(draft.config.busy_wait_ms, beside_gpu=is_gpu))
+        wait_s = busy_wait_s(draft.config.busy_wait_ms, beside_gpu=is_gpu)
+        mailbox = Mailbox[Event | None](wait_s, draft.rehearsal.run if draft.rehearsal else None)
         self._lanes = RoundLanes(LaneTerms(self.info.incarnation, max_replies, plumbing.lane_bytes, mailbox.watch))
         self._has_lanes = plumbing.tls is None and not draft.config.disable_round_lane
         call = loop.call_soon_threadsafe

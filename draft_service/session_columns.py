@@ -15,6 +15,8 @@ from paceline.types import MAX_SCRATCH_NODES, SamplingParams
 
 IDLE, WAITING, ALONE = range(3)  # nothing waits; an ask within a WaitingAsks; whatever the Session itself holds
 
+_NO_ROUND = -1
+
 
 class Facts(NamedTuple):
     """By which an ask is judged. Columns [b]."""
@@ -55,7 +57,7 @@ class SessionColumns:
     def open(self, target: int, sampling: SamplingParams, pages: HeldPages, *, stream: int, max_len: int) -> int:
         """The seat that the session has from now on. There is a free one."""
         seat = self._free.pop()
-        self.facts[:, seat] = 0, -1, max_len, IDLE
+        self.facts[:, seat] = 0, _NO_ROUND, max_len, IDLE
         self.committed_len[seat] = 0
         self.stream[seat] = stream
         self.target[seat] = target
@@ -64,6 +66,11 @@ class SessionColumns:
         held.seed[seat], held.temperature[seat] = sampling.seed, sampling.temperature
         held.page_ids[seat, : len(pages.page_ids)] = pages.page_ids
         return seat
+
+    def restart(self, seat: int) -> None:
+        """As it was when it was opened."""
+        self.arrived_len[seat] = self.committed_len[seat] = 0
+        self.newest_round[seat] = _NO_ROUND
 
     def close(self, seat: int) -> None:
         self._answers[seat] = self._last_rows[seat] = None

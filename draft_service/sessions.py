@@ -127,6 +127,10 @@ class SessionTable:
         for session in [s for s in self._sessions.values() if s.stream == stream]:
             self._close(session, replies)
 
+    def restart(self, target: int, number: int) -> None:
+        """An open session for which nothing waits is as it was when it was opened."""
+        self.columns.restart(self.seats[target][number])
+
     def settle(self, session: Session) -> None:
         """To be called after a session's commit. Who has more work keeps its place in the line."""
         self._note_work(session)

@@ -11,10 +11,10 @@ from tqdm import tqdm
 
 from engine.draft_batch import ExtendItem
 from engine.extend_batch import ExtendBatch, spare_batch
-from engine.extend_forward import ExtendForward
+from engine.extend_forward import ExtendForward, StagedRows
 from engine.graph_capture import Capture
 from engine.groves import Groves
-from engine.growth_forward import GrowthForward, Trees
+from engine.growth_forward import GrowthForward, StagedGrowth, Trees
 from engine.growth_layouts import GrowthLayouts
 from engine.head_model import HeadModel
 from engine.nodes_copy import NodesCopy
@@ -104,6 +104,18 @@ class DeviceDrafter:
             self._write(batch.take((batch.shapes[0] == 0).nonzero()[0]), keeps_hidden=False)
         return _Begun(len(batch), asked, order, copy)
 
+    @property
+    def captured_shapes(self) -> Sequence[GrowthShape]:
+        """Those that ``capture`` was asked for, the smallest first."""
+        return self._groves.shapes
+
+    def rehearse(self, batch: ExtendBatch) -> None:
+        """What ``begin`` does on the host for few rows of sessions that all ask for one captured shape. Nothing is
+        launched, and the next batch overwrites what was staged."""
+        seen = survey(batch.shapes, batch.held.capacity, batch.rows, MAX_SCRATCH_NODES)
+        groves, shapes = self._groves.of(batch, seen.key)
+        self._fill(batch, Trees(groves[0], shapes))
+
     def _propose(self, batch: ExtendBatch, key: tuple[int, ...] | None, copy: NodesCopy) -> list[np.ndarray]:
         """Launches a batch whose sessions all ask, for trees of the key where there is one. Returns their places in the
         order in which the trees will come."""
@@ -122,14 +134,17 @@ class DeviceDrafter:
 
     def _write_and_grow(self, batch: ExtendBatch, trees: Trees, copy: NodesCopy) -> None:
         """All rows in one forward, and all trees in one growth: their tables travel together."""
-        laid_out, stage = trees.grove.laid_out, self._arena.stage()
-        piece = Piece(0, len(batch.rows.tokens), laid_out.shape.num_scratch, True)
-        rows = self._extend.fill(stage, batch, piece, pages_start=laid_out.stop)
-        growth = self._growth.fill(stage, batch, trees._replace(page_indptr=rows.page_indptr))
+        rows, growth = self._fill(batch, trees)
         self._arena.send(rows.start, rows.stop)
         rows.launch()
         growth.launch()
         copy.add(growth.nodes)
+
+    def _fill(self, batch: ExtendBatch, trees: Trees) -> tuple[StagedRows, StagedGrowth]:
+        laid_out, stage = trees.grove.laid_out, self._arena.stage()
+        piece = Piece(0, len(batch.rows.tokens), laid_out.shape.num_scratch, True)
+        rows = self._extend.fill(stage, batch, piece, pages_start=laid_out.stop)
+        return rows, self._growth.fill(stage, batch, trees._replace(page_indptr=rows.page_indptr))
 
     def _write(self, batch: ExtendBatch, *, keeps_hidden: bool) -> None:
         for piece in self._extend.pieces(len(batch.rows.tokens), keeps_hidden=keeps_hidden):

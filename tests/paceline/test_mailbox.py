@@ -146,3 +146,20 @@ def test_a_wait_after_a_source_spoke_does_not_sleep_and_still_ends_in_time(monke
     assert mailbox.take(None) == [b"put"]
     mailbox.close()
     source.theirs.close()
+
+
+def test_a_wait_that_keeps_looking_rehearses_now_and_then_and_no_other_does() -> None:
+    rehearsed: list[float] = []
+    mailbox = Mailbox[bytes](WAIT_S, lambda: rehearsed.append(time.monotonic()))
+    source = Words(mailbox)
+    mailbox.watch(source)
+    assert mailbox.take(0.01) == []
+    assert not rehearsed, "nothing was said yet"
+    source.theirs.send(b"word")
+    assert taken(mailbox) == [b"word"]
+    assert mailbox.gather()
+    assert not rehearsed, "it did not wait"
+    assert mailbox.take(0.03) == []
+    assert 1 <= len(rehearsed) <= 15
+    mailbox.close()
+    source.theirs.close()
