@@ -1,4 +1,4 @@
-/* What tables.c, asks.c and wire.c share: a round's table, and their functions for the module. */
+/* A round's table, which asks.c and wire.c share, and the functions that tables.c gives the module for other files. */
 
 #pragma once
 
@@ -16,6 +16,10 @@ static inline const Py_buffer *table_of(Buffers *buffers, PyObject *object, int 
 }
 
 extern PyMethodDef table_methods[];
+
+PyObject *py_extend(PyObject *self, PyObject *const *args, Py_ssize_t given);
+
+PyObject *py_grow(PyObject *self, PyObject *const *args, Py_ssize_t given);
 
 PyObject *py_take_round(PyObject *self, PyObject *const *args, Py_ssize_t given);
 
