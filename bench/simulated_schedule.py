@@ -33,8 +33,11 @@ class Due:
         return not (self.prompts or self.turns)
 
 
-def schedule(requests: Iterable[SimRequest], moment: Moment) -> Due:
-    """Requests in order of arrival; those that a step under way has are left out, and the rest of their half waits."""
+def schedule(requests: Iterable[SimRequest], moment: Moment, speculates: Callable[[SimRequest], bool]) -> Due:
+    """Requests in order of arrival; those that a step under way has are left out, and the rest of their half waits.
+
+    speculates: whether a request does, or is to once its prompt is done.
+    """
     prompts: list[SimRequest] = []
     ready: list[SimRequest] = []
     others: list[SimRequest] = []  # that step without a tree
@@ -43,7 +46,7 @@ def schedule(requests: Iterable[SimRequest], moment: Moment) -> Due:
     is_late = False
     for request in requests:
         if request.is_running:
-            if request.shape is not None:
+            if speculates(request):
                 waiting_halves.add(request.half)
             continue
         if not request.is_decoding:

@@ -93,7 +93,7 @@ class SimTarget:
         joins = self._around.router.is_joined(self.number)
         joins = self.memory.tree_wait.is_short if joins is None else joins
         moment = Moment(self._around.events.now_s, joins, is_split, is_busy=len(self._flights) > 0)
-        return schedule(self.requests.values(), moment)
+        return schedule(self.requests.values(), moment, self._speculates)
 
     def _speculates(self, request: SimRequest) -> bool:
         router = self._around.router
