@@ -1,9 +1,9 @@
-"""A round's messages by calls of C: columns to bytes, and trees from bytes. Without the extension there is none."""
+"""A round's messages by calls of C: asks to bytes, and trees from bytes. Without the extension there is none."""
 
 from __future__ import annotations
 
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from kernels.extension import EXTENSION
 
@@ -18,16 +18,41 @@ class WireTrees(NamedTuple):
     nodes: list[bytes]  # int32 [2, n]: tokens, and parents as local indices
 
 
+class WireAsks(Protocol):
+    """Lists of ints, an entry a session, that each wants a tree of its shape."""
+
+    session: list[int]
+    round: list[int]
+    base_committed_len: list[int]
+    num_tokens: list[int]
+    shapes: Any  # a list of TreeShape
+    verified_id: list[int]  # flat
+    feature_size: int
+    features: list[bytes | memoryview]  # of bytes, end to end
+
+
 class TreeWire:
     """Of the extension; thread-safe. ``load_tree_wire`` makes it."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
 
-    def pack(self, numbers: tuple[int, ...], columns: tuple[list[int], ...]) -> bytes:
-        """A message whose repeated fields of those numbers, up to 15, are the columns; an empty one is left out."""
-        packed: bytes = self._module.pack_columns(numbers, columns)
-        return packed
+    def extend(self, incarnation: int, asks: WireAsks, *, dtype: int) -> bytes:
+        """A SpeculateRequest that is an ExtendInput, up to the features' bytes, which end it. dtype: the wire's number.
+        Raises ValueError where columns disagree."""
+        message: bytes = self._module.write_extend(
+            incarnation,
+            asks.session,
+            asks.round,
+            asks.base_committed_len,
+            asks.num_tokens,
+            asks.shapes,
+            asks.verified_id,
+            dtype,
+            asks.feature_size,
+            asks.features,
+        )
+        return message
 
     def read(self, payload: bytes, number: int, vocab_size: int) -> WireTrees | None:
         """Of a message that is a VerifyInput alone, in the field of that number, with sound trees of ids below

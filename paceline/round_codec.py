@@ -19,8 +19,8 @@ _DTYPES = {
     common_pb2.DTYPE_INT64: "int64",
     common_pb2.DTYPE_UINT64: "uint64",
 }
+DTYPE_CODES = {name: code for code, name in _DTYPES.items()}  # as they travel
 _BYTES = 2  # wire type
-_DTYPE_CODES = {name: code for code, name in _DTYPES.items()}
 
 
 def decode_tensor(message: common_pb2.Tensor, data: bytes | None = None) -> RawTensor:
@@ -37,13 +37,13 @@ def dtype_of(code: int) -> str:
 
 
 def encode_tensor(tensor: RawTensor) -> common_pb2.Tensor:
-    return common_pb2.Tensor(dtype=_DTYPE_CODES[tensor.dtype], shape=tensor.shape, data=bytes(tensor.data))
+    return common_pb2.Tensor(dtype=DTYPE_CODES[tensor.dtype], shape=tensor.shape, data=bytes(tensor.data))
 
 
 @lru_cache(maxsize=256)
 def encode_tensor_head(dtype: str, shape: tuple[int, ...]) -> bytes:
     """The message without its data."""
-    return common_pb2.Tensor(dtype=_DTYPE_CODES[dtype], shape=shape).SerializeToString()
+    return common_pb2.Tensor(dtype=DTYPE_CODES[dtype], shape=shape).SerializeToString()
 
 
 @lru_cache(maxsize=1024)
@@ -94,7 +94,7 @@ def fill_extend(message: verify_pb2.ExtendInput, columns: ExtendColumns, incarna
     message.base_committed_len.extend(columns.base_committed_len.tolist())
     message.verified_id.extend(columns.verified_id.tolist())
     message.accept_length.extend([max(count - 1, 0) for count in num_tokens])
-    message.hidden_states.dtype = _DTYPE_CODES[columns.hidden_states.dtype]
+    message.hidden_states.dtype = DTYPE_CODES[columns.hidden_states.dtype]
     message.hidden_states.shape.extend(columns.hidden_states.shape)
     message.hidden_states.data = bytes(columns.hidden_states.data)
     message.num_tokens_per_req.extend(num_tokens)

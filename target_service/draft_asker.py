@@ -79,6 +79,16 @@ class DraftAsker:
         if asking.is_split and asked:
             _balance(asked, desk.followed)
 
+    @property
+    def has_orders(self) -> bool:
+        """Whether ``take_orders`` would give any."""
+        return bool(self._rows.ready) or self._desk.has_orders
+
+    @property
+    def has_late_orders(self) -> bool:
+        """Whether ``take_late_orders`` would."""
+        return bool(self._rows.late)
+
     def take_orders(self) -> dict[str, DraftOrders]:
         """What each link is to send at once, in the order open, extend, release. A new address wants a link."""
         for address, asks in self._rows.take_ready().items():

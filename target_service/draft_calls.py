@@ -46,9 +46,8 @@ class DraftCalls:
 
     def hand_over_late(self) -> None:
         """Rows that were read from the pool, when the device has something else to do."""
-        orders = self._parts.asker.take_late_orders()
-        if orders:
-            self._send(orders)
+        if self._parts.asker.has_late_orders:
+            self._send(self._parts.asker.take_late_orders())
 
     def _ask(self, now_s: float) -> None:
         parts = self._parts
@@ -62,6 +61,5 @@ class DraftCalls:
         parts.asker.advance(Asking(now_s, self._paths, deadline_s, num_decoding, is_split=parts.halves.is_split))
 
     def _hand_over(self) -> None:
-        orders = self._parts.asker.take_orders()
-        if orders:
-            self.has_sent |= self._send(orders)
+        if self._parts.asker.has_orders:
+            self.has_sent |= self._send(self._parts.asker.take_orders())

@@ -41,6 +41,7 @@ class DraftDesk:
         """has_features: False without a head; then no request gets a session."""
         self.drafts: dict[str, DraftState] = {}
         self._followed: dict[RequestKey, Sequence] = {}
+        self.followed: Collection[Sequence] = self._followed.values()  # the requests whose decision names a draft, now
         self._orders = OrderTray()
         self._metrics = metrics
         self._timeout_s = timeout_s
@@ -50,9 +51,9 @@ class DraftDesk:
         self._verdicts: list[TreeVerdict] = []  # not counted yet
 
     @property
-    def followed(self) -> Collection[Sequence]:
-        """The requests whose decision names a draft."""
-        return self._followed.values()
+    def has_orders(self) -> bool:
+        """Whether ``take_orders`` would give any."""
+        return bool(self._orders.gathered)
 
     def take_orders(self) -> dict[str, DraftOrders]:
         """The sessions that each link is to open and to release. A new address wants a link."""

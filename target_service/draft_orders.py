@@ -52,19 +52,19 @@ class OrderTray:
     """The orders that gather for each link until they are taken."""
 
     def __init__(self) -> None:
-        self._orders: dict[str, DraftOrders] = {}
+        self.gathered: dict[str, DraftOrders] = {}  # by address
 
     def of(self, address: str, epoch: int) -> DraftOrders:
         """A link's. epoch: of its connection, where it has none yet."""
-        orders = self._orders.get(address)
+        orders = self.gathered.get(address)
         if orders is None:
-            orders = self._orders[address] = DraftOrders(epoch)
+            orders = self.gathered[address] = DraftOrders(epoch)
         return orders
 
     def drop(self, address: str) -> None:
-        self._orders.pop(address, None)
+        self.gathered.pop(address, None)
 
     def take(self) -> dict[str, DraftOrders]:
         """By address."""
-        orders, self._orders = self._orders, {}
+        orders, self.gathered = self.gathered, {}
         return orders

@@ -32,19 +32,11 @@ class _Sync:
 
 
 @dataclass(slots=True)
-class _Ready:
-    """What one link is asked, with rows of the last step."""
-
-    asks: Asks = field(default_factory=Asks)
-    rows: list[int] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Late:
+class LateRows:
     """What one link gets once the pool's rows have come."""
 
     epoch: int
-    asks: Asks = field(default_factory=Asks)
+    asks: Asks
     rows: list[np.ndarray] = field(default_factory=list)  # the asks': int64, slots of the pool
     syncs: list[_Sync] = field(default_factory=list)
 
@@ -62,8 +54,8 @@ class RowSender:
 
     def __init__(self, features: FeatureRows) -> None:
         self._features = features
-        self._ready: dict[str, _Ready] = {}
-        self._late: dict[str, _Late] = {}
+        self.ready: dict[str, Asks] = {}  # for ``take_ready``
+        self.late: dict[str, LateRows] = {}  # for ``take_late``
         row_bytes = features.row_bytes + 5  # a token id takes up to five bytes
         self._rows_per_sync = max(1, MAX_SYNC_BYTES // row_bytes)
 
@@ -103,11 +95,8 @@ class RowSender:
         is_shown = seq.drafted_step == paths.step and paths.stop_rows[number] <= self._features.num_copied
         start = paths.starts[number] + base - paths.roots[number] if is_shown and base >= paths.roots[number] else None
         if start is not None:
-            ready = self._ready.get(session.address)
-            if ready is None:
-                ready = self._ready[session.address] = _Ready()
-            asks = ready.asks
-            ready.rows += paths.rows[start : start + num_rows]
+            asks = self.ready.get(session.address) or self._ready_of(session)
+            asks.rows += paths.rows[start : start + num_rows]
             asks.verified_id += paths.tokens[start : start + num_rows]
         else:
             late = self._late_of(session)
@@ -122,37 +111,43 @@ class RowSender:
 
     def take_ready(self) -> dict[str, Asks]:
         """By draft, the asks whose rows are on the host. They are to be sent at once: see Asks.features."""
-        ready, self._ready = self._ready, {}
-        return {address: self._filled(part.asks, self._features.of_step(part.rows)) for address, part in ready.items()}
+        ready, self.ready = self.ready, {}
+        for asks in ready.values():
+            asks.features = self._features.of_step(asks.rows)
+        return ready
 
     def start_read(self) -> None:
         """Orders the copy of all rows that ``take_late`` is going to give. Before the next step is launched."""
-        slots = [part for late in self._late.values() for part in late.slots()]
-        if slots:
+        if self.late:
+            slots = [part for late in self.late.values() for part in late.slots()]
             self._features.start_read(np.concatenate(slots))
 
     def take_late(self) -> dict[str, DraftOrders]:
         """By draft, what ``start_read`` ordered; waits for it."""
-        late, self._late = self._late, {}
-        lengths = [len(slots) for part in late.values() for slots in part.slots()]
-        if not lengths:
+        if not self.late:
             return {}
+        late, self.late = self.late, {}
+        lengths = [len(slots) for part in late.values() for slots in part.slots()]
         features = iter(self._features.finish_read(np.cumsum([0, *lengths])))
         return {address: self._orders(part, features) for address, part in late.items()}
 
-    def _late_of(self, session: DraftSession) -> _Late:
-        late = self._late.get(session.address)
+    def _late_of(self, session: DraftSession) -> LateRows:
+        late = self.late.get(session.address)
         if late is None:
-            late = self._late[session.address] = _Late(session.epoch)
+            late = self.late[session.address] = LateRows(session.epoch, self._asks())
         return late
 
-    def _orders(self, late: _Late, features: Iterator[RawTensor]) -> DraftOrders:
+    def _ready_of(self, session: DraftSession) -> Asks:
+        asks = self.ready[session.address] = self._asks()
+        return asks
+
+    def _asks(self) -> Asks:
+        return Asks(dtype=self._features.dtype, feature_size=self._features.feature_size)
+
+    def _orders(self, late: LateRows, features: Iterator[RawTensor]) -> DraftOrders:
         """Takes from features what late.slots() asked for, in its order."""
-        asks = self._filled(late.asks, [next(features).data]) if late.rows else None
+        asks = None
+        if late.rows:
+            asks, late.asks.features = late.asks, [next(features).data]
         syncs = [SyncOrder(sync.session, sync.base, sync.verified_id, next(features)) for sync in late.syncs]
         return DraftOrders(late.epoch, asks=asks, syncs=syncs)
-
-    def _filled(self, asks: Asks, features: list[bytes | memoryview]) -> Asks:
-        """MUTATES the asks."""
-        asks.dtype, asks.feature_size, asks.features = self._features.dtype, self._features.feature_size, features
-        return asks

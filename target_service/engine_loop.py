@@ -124,19 +124,17 @@ class EngineLoop:
 
     def _schedule(self, now_s: float) -> Schedule:
         requests = self._parts.requests
-        join_rounds = requests.join_rounds
-        moment = Moment(
-            now_s,
-            requests.num_decoding,
-            join_rounds=self._tree_wait.is_short if join_rounds is None else join_rounds,
-            is_split=self._parts.halves.is_split,
-            is_busy=self._flights.count > 0,
-        )
+        is_split, is_busy = self._parts.halves.is_split, self._flights.count > 0
+        moment = Moment(now_s, requests.num_decoding, self._joins_rounds, is_split, is_busy)
         if self._flights.count and self._may_run_ahead:
             due = schedule_ahead(requests.sequences.values(), requests.limits, moment)
             if not due.is_empty or not moment.is_split:
                 return due
         return schedule(requests.sequences.values(), requests.limits, moment)
+
+    def _joins_rounds(self) -> bool:
+        joins = self._parts.requests.join_rounds
+        return self._tree_wait.is_short if joins is None else joins
 
     def _launch(self, due: Schedule, now_s: float) -> None:
         if not self._parts.runner.is_asynchronous:  # the launch is the step itself

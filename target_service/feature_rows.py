@@ -60,8 +60,7 @@ class FeatureRows:
         """The bytes of the rows, end to end, as they lie: until two more steps were launched. rows: each below
         num_copied. Waits for the copy, which follows the step's own result."""
         assert self._shown is not None, "no rows of the last step were copied"
-        held, size = self._shown.wait_flat(), self.row_bytes
-        return [held[start * size : stop * size] for start, stop in _runs(rows)]
+        return _runs(self._shown.wait_flat(), rows, self.row_bytes)
 
     def start_read(self, slots: np.ndarray) -> None:
         """Orders a copy of the pool's rows at slots, int64 [n]; ``finish_read`` takes it before another is started."""
@@ -144,7 +143,8 @@ class _Staging:
 
     def wait_flat(self) -> memoryview:
         """The same in one dimension."""
-        self.wait()
+        if self._event is not None:
+            self._event.synchronize()
         return self._flat
 
     def _show(self, rows: Tensor) -> None:
@@ -153,16 +153,16 @@ class _Staging:
         self._flat = self._host.reshape(-1).data
 
 
-def _runs(rows: list[int]) -> list[tuple[int, int]]:
-    """Rows that follow each other as [start, stop)."""
-    runs: list[tuple[int, int]] = []
+def _runs(held: memoryview, rows: list[int], row_bytes: int) -> list[bytes | memoryview]:
+    """The bytes of the rows, those that follow each other in one piece."""
+    runs: list[bytes | memoryview] = []
     if not rows:
         return runs
     start = stop = rows[0]
     for row in rows:
         if row != stop:
-            runs.append((start, stop))
+            runs.append(held[start * row_bytes : stop * row_bytes])
             start = row
         stop = row + 1
-    runs.append((start, stop))
+    runs.append(held[start * row_bytes : stop * row_bytes])
     return runs

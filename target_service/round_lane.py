@@ -39,18 +39,18 @@ class RoundLanes:
 
     def send(self, orders: dict[str, DraftOrders]) -> dict[str, DraftOrders]:
         """Sends what lanes carry; returns what is left for the links, which owns its features. Never waits."""
-        return {address: part for address, whole in orders.items() if (part := self._send(address, whole)) is not None}
-
-    def _send(self, address: str, orders: DraftOrders) -> DraftOrders | None:
-        lane = self._lanes.get(address)
-        if lane is None or lane.epoch != orders.epoch:
-            orders.own()
-            return orders
-        if orders.opens or orders.releases or orders.asks is not None:
-            lane.send(orders)
-        if not orders.syncs and not orders.reset:
-            return None
-        return DraftOrders(orders.epoch, syncs=orders.syncs, reset=orders.reset)
+        left: dict[str, DraftOrders] = {}
+        for address, whole in orders.items():
+            lane = self._lanes.get(address)
+            if lane is None or lane.epoch != whole.epoch:
+                whole.own()
+                left[address] = whole
+                continue
+            if whole.opens or whole.releases or whole.asks is not None:
+                lane.send(whole)
+            if whole.syncs or whole.reset:
+                left[address] = DraftOrders(whole.epoch, syncs=whole.syncs, reset=whole.reset)
+        return left
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -47,12 +47,16 @@ class Schedule(NamedTuple):
         return not (self.drafted or self.missing or self.plain or self.chunks)
 
 
+def _never() -> bool:
+    return False
+
+
 class Moment(NamedTuple):
     """When a step is looked for."""
 
     now_s: float
     num_decoding: int
-    join_rounds: bool = False  # prompts and undrafted requests join the step of the trees that are on their way
+    join_rounds: Callable[[], bool] = _never  # prompts and undrafted requests join the step of the trees on their way
     is_split: bool = False  # trees of the two halves are verified apart
     is_busy: bool = False  # a step is under way: behind it go trees of the other half, or ``schedule_ahead``'s
 
@@ -109,7 +113,7 @@ def schedule(sequences: Iterable[Sequence], limits: Limits, moment: Moment) -> S
         return nothing(until_s)
     elif until_s is not None:
         is_idle = not missing and not plain and not prompts
-        if is_idle or (moment.join_rounds and not is_late):
+        if is_idle or (not is_late and moment.join_rounds()):
             return nothing(until_s)
 
     num_roots = len(ready) + len(missing) + len(plain)

@@ -121,7 +121,8 @@ class SequenceTable:
 
     def move_later(self, find: Callable[[], Moves]) -> None:
         """Moves that are found out when somebody asks for them."""
-        self.settle_moves()
+        if self._find_moves is not None:
+            self.settle_moves()
         self._find_moves = find
 
     def settle_moves(self) -> None:

@@ -8,12 +8,15 @@ from paceline.errors import WireError
 from paceline.round_codec import decode_verify, encode_verify
 from paceline.rounds import VerifyColumns
 from paceline.tree import MAX_NODES, DraftTree
-from paceline.v1 import draft_pb2, verify_pb2
+from paceline.types import TreeShape
+from paceline.v1 import common_pb2, draft_pb2
+from target_service.asks import Asks
 from target_service.tree_nodes import nodes_of
 
 VERIFY = draft_pb2.SpeculateResponse.VERIFY_FIELD_NUMBER
 INCARNATION = 2**64 - 1
 VOCAB = 200_000
+DTYPE = common_pb2.DTYPE_FLOAT32
 
 
 @pytest.fixture(scope="module")
@@ -102,15 +105,70 @@ def test_what_is_not_trees_alone_is_left_to_protobuf(wire):
     assert wire.read(uneven.SerializeToString(), VERIFY, VOCAB) is None
 
 
-def test_columns_are_packed_as_protobuf_packs_them(wire):
-    columns = ([1, 2**64 - 1, 0], [127, 128, 2**32 - 1], [], [300] * 100)
-    expected = verify_pb2.ExtendInput(
-        session=columns[0], round=columns[1], base_committed_len=columns[2], verified_id=columns[3]
-    )
-    assert wire.pack((2, 3, 4, 5), columns) == expected.SerializeToString()
+SHAPE = TreeShape(3, 4, 8)
 
 
-@pytest.mark.parametrize("columns", [([1.5],), (["1"],), ((1,),), ([1], [2])])
-def test_what_are_no_columns_of_ints_is_refused(wire, columns):
-    with pytest.raises((TypeError, ValueError, SystemError)):
-        wire.pack((2,), columns)
+def asks_of(**changes: object) -> Asks:
+    columns = {
+        "session": [1, 2**64 - 1],
+        "round": [127, 2**32 - 1],
+        "base_committed_len": [0, 300],
+        "num_tokens": [0, 2],
+        "shapes": [SHAPE, TreeShape(5, 4, 16, 20)],
+        "verified_id": [5, VOCAB],
+        "dtype": "float32",
+        "feature_size": 1,
+        "features": [bytes(4), memoryview(bytes(4))],
+    }
+    return Asks(**columns | changes)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        asks_of(),
+        asks_of(shapes=[SHAPE, SHAPE]),
+        asks_of(num_tokens=[0, 0], verified_id=[], features=[]),
+        asks_of(num_tokens=[200, 1], verified_id=[7] * 201, features=[bytes(804)]),
+    ],
+)
+def test_asks_are_written_as_protobuf_writes_them(wire, asks):
+    data = b"".join(asks.features)
+    message = draft_pb2.SpeculateRequest(extend={"incarnation": INCARNATION})
+    extend, permille = message.extend, [shape.min_path_permille for shape in asks.shapes]
+    extend.session.extend(asks.session)
+    extend.round.extend(asks.round)
+    extend.base_committed_len.extend(asks.base_committed_len)
+    extend.verified_id.extend(asks.verified_id)
+    extend.accept_length.extend(max(0, count - 1) for count in asks.num_tokens)
+    extend.num_tokens_per_req.extend(asks.num_tokens)
+    extend.num_tokens_for_logprob_per_req.extend([1, 1])
+    for name in ("num_steps", "eagle_topk", "num_draft_tokens"):
+        getattr(extend, name).extend(getattr(shape, name) for shape in asks.shapes)
+    extend.min_path_permille.extend(permille if any(permille) else [])
+    extend.hidden_states.MergeFrom(common_pb2.Tensor(dtype=DTYPE, shape=[len(asks.verified_id), 1], data=data))
+    payload = wire.extend(INCARNATION, asks, dtype=DTYPE) + data
+    assert draft_pb2.SpeculateRequest.FromString(payload) == message
+    assert len(payload) == message.ByteSize() + (0 if data else 2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"round": [1]},
+        {"round": [1, 1.5]},
+        {"round": (1, 2)},
+        {"session": [1]},
+        {"num_tokens": [0, 3]},
+        {"num_tokens": [2**63, 2**63]},
+        {"num_tokens": [-1, 3]},
+        {"shapes": [SHAPE]},
+        {"shapes": [SHAPE, None]},
+        {"verified_id": ["1", 2]},
+        {"features": [3]},
+        {"features": b"12345678"},
+    ],
+)
+def test_what_are_no_columns_of_asks_is_refused(wire, changes):
+    with pytest.raises((TypeError, ValueError, AttributeError, SystemError)):
+        wire.extend(1, asks_of(**changes), dtype=DTYPE)

@@ -63,7 +63,7 @@ def test_a_tree_for_which_plain_decoding_would_not_have_waited_is_used(loop, hea
         loop.turn()
         head_draft.serve()
     (session,), (held,) = head_draft.sessions, head_draft.sessions.values()
-    tree = ArrivedTree(1, len(held.tokens), head_draft.propose(held, TREE))
+    tree = ArrivedTree(1, len(held.tokens), nodes_of(head_draft.propose(held, TREE)))
     break_even_s = (PRIOR_ACCEPTED_LENGTH - 1) * loop.parts.times.expect(1) / 1e3
     loop.clock.now_s += 1.5 * break_even_s
     loop.turn()

@@ -437,9 +437,9 @@ static PyMethodDef methods[] = {
     {"top_k", (PyCFunction)(void (*)(void))top_k, METH_FASTCALL, top_k_doc},
     {"commit_walk", (PyCFunction)(void (*)(void))commit_walk, METH_FASTCALL, commit_walk_doc},
     {"plan_step", (PyCFunction)(void (*)(void))plan_step, METH_FASTCALL, plan_step_doc},
-    {"pack_columns", (PyCFunction)(void (*)(void))pack_columns, METH_FASTCALL, pack_columns_doc},
     {"read_trees", (PyCFunction)(void (*)(void))read_trees, METH_FASTCALL, read_trees_doc},
     {"stage_columns", (PyCFunction)(void (*)(void))stage_columns, METH_FASTCALL, stage_columns_doc},
+    {"write_extend", (PyCFunction)(void (*)(void))write_extend, METH_FASTCALL, write_extend_doc},
     {"isas", isas, METH_NOARGS, isas_doc},
     {NULL, NULL, 0, NULL},
 };
