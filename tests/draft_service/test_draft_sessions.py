@@ -17,9 +17,11 @@ from draft_service.sessions import SessionTable
 from draft_service.step_batch import StepBatch
 from engine.pages import PageAllocator
 from kernels import round_asks
-from kernels.round_asks import RoundLimits
+from kernels.round_asks import RoundLimits, take_round
+from kernels.round_wire import NUM_TABLE_ROWS
 from paceline.rounds import ExtendColumns, RawTensor
 from paceline.types import SamplingParams, TreeShape
+from tests.support.extension import needs_extension
 
 PAGE_SIZE = 16
 SHAPE = TreeShape(3, 1, 4)
@@ -250,3 +252,29 @@ def test_a_round_is_taken_in_alike_with_and_without_the_extension(monkeypatch: p
             _run(by_call.table)
             _run(by_arrays.table)
     assert 0 < len(by_call.table) == len(by_arrays.table) < 6
+
+
+@needs_extension
+@pytest.mark.parametrize(
+    ("facts", "seats", "table"),
+    [
+        (np.zeros((4, 2), np.int64), {}, np.zeros((NUM_TABLE_ROWS - 1, 1), np.int64)),
+        (np.zeros((4, 2), np.int64), {}, np.zeros((NUM_TABLE_ROWS, 1), np.int32)),
+        (np.zeros((3, 2), np.int64), {}, np.zeros((NUM_TABLE_ROWS, 1), np.int64)),
+        (np.zeros((4, 2), np.int64), [], np.zeros((NUM_TABLE_ROWS, 1), np.int64)),
+        (np.zeros((4, 2), np.int64), {0: "seat"}, np.zeros((NUM_TABLE_ROWS, 1), np.int64)),
+        (np.zeros((4, 2), np.int64), {}, np.broadcast_to(np.int64(0), (NUM_TABLE_ROWS, 1))),
+    ],
+)
+def test_what_is_no_round_is_refused_by_the_extension(facts, seats, table) -> None:
+    with pytest.raises((TypeError, ValueError, BufferError)):
+        take_round(facts, seats, table, arrived_s=0.0, limits=RoundLimits(5, 100))
+    assert not facts.any()
+
+
+@needs_extension
+@pytest.mark.parametrize("seat", [-1, 2, 2**40])
+def test_a_seat_that_is_none_takes_no_round(seat: int) -> None:
+    facts, table = np.zeros((4, 2), np.int64), np.ones((NUM_TABLE_ROWS, 1), np.int64)
+    assert not take_round(facts, {1: seat}, table, arrived_s=0.0, limits=RoundLimits(5, 100))
+    assert not facts.any()
