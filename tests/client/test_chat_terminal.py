@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from paceline.v1 import router_pb2
@@ -27,7 +29,8 @@ class ChatTerminal:
     def __init__(self, address: str) -> None:
         self._ours, theirs = pty.openpty()
         command = [sys.executable, "-m", "client.cli", "chat", "--router", address]
-        self.process = subprocess.Popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
+        pipes = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+        self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "TERM": "dumb"}, **pipes)
         os.close(theirs)
 
     def read_until(self, words: str) -> str:
@@ -42,6 +45,10 @@ class ChatTerminal:
         os.write(self._ours, text.encode())
 
     def press_ctrl_c(self) -> None:
+        """Once the command waits: Python's readline does not see one that comes just before its select."""
+        deadline_s = time.monotonic() + WAIT_S
+        while psutil.Process(self.process.pid).status() != psutil.STATUS_SLEEPING:
+            assert time.monotonic() < deadline_s, "the command never waits"
         self.process.send_signal(signal.SIGINT)
 
     def close(self) -> None:
