@@ -6,15 +6,14 @@ import time
 
 from bench.host_draft_model import EDGE
 from draft_service.codec import RoundDecoder, pack_replies
+from draft_service.extend_codec import encode_round
 from draft_service.replies import StreamReplies
-from paceline.round_codec import encode_extend
 from paceline.rounds import ExtendColumns
-from paceline.v1 import draft_pb2
 
 
 def round_message(columns: ExtendColumns, target: int) -> bytearray:
     """As a lane gives it out."""
-    return bytearray(draft_pb2.SpeculateRequest(extend=encode_extend(columns, target)).SerializeToString())
+    return bytearray(encode_round(columns, target))
 
 
 def decoder(*, stream: int, target: int) -> RoundDecoder:

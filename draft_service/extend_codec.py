@@ -1,4 +1,4 @@
-"""ExtendInput to columns by protobuf: what the extension leaves to it, and all without one."""
+"""ExtendInput to columns and back by protobuf: what the extension leaves to it, and all without one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import cast
 import numpy as np
 
 from paceline.errors import InvalidInputError
-from paceline.round_codec import decode_extend, decode_tensor
+from paceline.round_codec import decode_extend, decode_tensor, encode_extend
 from paceline.rounds import ExtendColumns
 from paceline.types import tree_shape
-from paceline.v1 import common_pb2, verify_pb2
+from paceline.v1 import common_pb2, draft_pb2, verify_pb2
 
 FLOATS: dict[int, str] = {
     common_pb2.DTYPE_FLOAT32: "float32",
@@ -50,6 +50,11 @@ def decode_round(message: verify_pb2.ExtendInput, features: memoryview | None, *
         # As good as bytes for whoever copies them.
         hidden_states=decode_tensor(message.hidden_states, cast("bytes | None", features)),
     )
+
+
+def encode_round(columns: ExtendColumns, incarnation: int) -> bytes:
+    """A SpeculateRequest of these alone, as a target of that incarnation sends it."""
+    return draft_pb2.SpeculateRequest(extend=encode_extend(columns, incarnation)).SerializeToString()
 
 
 def _check_shapes(proposes: list[int], shapes: list[list[int]]) -> None:

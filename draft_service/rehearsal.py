@@ -10,6 +10,7 @@ from draft_service.batcher import StepLimits
 from draft_service.codec import Edge, RoundDecoder, pack_replies
 from draft_service.draft_engine import DraftEngine
 from draft_service.events import Opening, RoundMessage
+from draft_service.extend_codec import encode_round
 from draft_service.replies import Replies
 from draft_service.sessions import SessionTable
 from engine.device_drafter import DeviceDrafter
@@ -17,10 +18,8 @@ from engine.extend_batch import ExtendBatch
 from engine.pages import PageAllocator, pages_for
 from engine.tree_columns import TreeColumns
 from kernels.growth import GrowthShape
-from paceline.round_codec import encode_extend
 from paceline.rounds import ITEM_SIZES, ExtendColumns, RawTensor
 from paceline.types import MAX_SCRATCH_NODES, SamplingParams
-from paceline.v1 import draft_pb2
 
 _MAX_LEN = 128  # of the session: a row, a tree of any depth
 _STREAM = _TARGET = _SESSION = 0
@@ -98,4 +97,4 @@ def _payload(shape: GrowthShape, feature_size: int, dtype: str) -> bytes:
         verified_id=np.zeros(1, np.int32),
         hidden_states=RawTensor(dtype, (1, feature_size), bytes(ITEM_SIZES[dtype] * feature_size)),
     )
-    return draft_pb2.SpeculateRequest(extend=encode_extend(columns, _TARGET)).SerializeToString()
+    return encode_round(columns, _TARGET)
