@@ -1,4 +1,4 @@
-/* A round's table, which asks.c and wire.c share, and the functions that tables.c gives the module for other files. */
+/* A round's table, which answers.c, asks.c and wire.c share, and the functions that tables.c gives the module for other files. */
 
 #pragma once
 
