@@ -71,7 +71,8 @@ def skills_of(sweep: dict[str, Any], world: World) -> list[float]:
 def _arrival_ms(sweep: dict[str, Any], points: Iterable[dict[str, Any]], steps: StepTable) -> float:
     """What a request that is alone waits for its first token more than its prompt's step takes; 0 if unknown."""
     prompt_ms = steps.at_one(_mean_prompt(sweep))
-    waits = [point["ttft_ms"]["p50"] - prompt_ms for point in points if _is_alone(point) and point["policy"] == OFF]
+    firsts = [point["ttft_ms"]["p50"] for point in points if _is_alone(point) and point["policy"] == OFF]
+    waits = [first_ms - prompt_ms for first_ms in firsts if first_ms is not None]  # in a short run none may come
     return max(0.0, statistics.median(waits)) if waits else 0.0
 
 

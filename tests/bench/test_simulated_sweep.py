@@ -81,6 +81,13 @@ def test_what_was_not_seen_is_the_warm_ups_scaled_as_the_rest(sweep):
     assert proposals.at_one(4) == pytest.approx(2.0 * 9.0, rel=0.1)
 
 
+def test_points_that_saw_no_first_token_do_not_say_how_long_it_takes(sweep):
+    assert served_world(sweep).arrival_ms > 0.0
+    for its in sweep["points"]:
+        its["ttft_ms"] = {"p50": None, "p99": None}
+    assert served_world(sweep).arrival_ms == 0.0
+
+
 def test_the_adaptive_policy_starts_from_the_warm_up(sweep):
     assert calibrated_world(sweep).steps.at_one(1) == 10.0
 
