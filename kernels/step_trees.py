@@ -53,39 +53,43 @@ class Advance(NamedTuple):
     tokens: list[int]  # verified_id
 
 
+class _Laid(NamedTuple):
+    """A step over its memory."""
+
+    arena: bytearray
+    num_nodes: int
+    num_pages: int
+    step: TreeStep
+
+
 class StepTrees:
-    """Of the extension; thread-safe. ``load_step_trees`` makes it."""
+    """Of the extension. ``load_step_trees`` makes it. ``lay_out`` and ``plan`` are one thread's."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
+        self._spare: _Laid | None = None
+
+    def lay_out(self, base: np.ndarray, num_nodes: np.ndarray, *, page_size: int) -> None:
+        """What the next ``plan`` is expected to be of: so many nodes behind each of these positions, int64 [b]. Its
+        arrays are made now, which take most of its time."""
+        b, n = len(base), int(num_nodes.sum())
+        num_pages = int(((base + num_nodes + (page_size - 1)) // page_size).sum())
+        arena = bytearray(_num_bytes(b, n, num_pages))
+        self._spare = _Laid(arena, n, num_pages, _views(arena, (b, n, num_pages), page_size))
 
     def plan(self, table: RequestTable, rows: list[int], trees: list[bytes], *, page_size: int) -> TreeStep:
         """The trees of the requests in these rows of the table: int32 [2, n], tokens and parents, local indices, the
         root's -1. Of requests past the last tree one node each: the newest token, or -1 - i where tree i of the step
         under way is going to draw it. Raises IndexError or ValueError for what are no trees, and for pages or tokens
         that the table does not have."""
-        arena, n, num_pages = self._module.plan_step(*table, page_size, rows, trees)
-        b = len(rows)
-        wide = np.ndarray(3 * b + 2 * n, np.int64, arena)
-        narrow = np.ndarray(5 * n + 4 * b + 2 + num_pages, np.int32, arena, wide.nbytes)
-        positions, q_indptr, at = narrow[n : 2 * n], narrow[5 * n : 5 * n + b + 1], 5 * n + 2 * b + 2
-        return TreeStep(
-            wide[: 3 * b].reshape(3, b),
-            positions,
-            wide[3 * b : 3 * b + n],
-            narrow[4 * n : 5 * n],
-            AttentionBatch(
-                q_indptr,
-                narrow[at : at + b],
-                narrow[at + b : at + 2 * b],
-                narrow[at - b - 1 : at],
-                narrow[at + 2 * b :],
-                np.ndarray(b, np.bool_, arena, wide.nbytes + narrow.nbytes),
-                wide[3 * b + n :].view(np.uint64),
-                page_size,
-            ),
-            TreeBatch(q_indptr, narrow[:n], positions, narrow[2 * n : 3 * n], narrow[3 * n : 4 * n]),
-        )
+        spare, self._spare = self._spare, None
+        memory = None if spare is None else spare.arena
+        arena, n, num_pages = self._module.plan_step(*table, page_size, rows, trees, memory)
+        if spare is not None and arena is memory:
+            step = spare.step
+            if (spare.num_nodes, spare.num_pages) == (n, num_pages) and step.attention.page_size == page_size:
+                return step
+        return _views(arena, (len(rows), n, num_pages), page_size)
 
     def commit(self, table: RequestTable, heads: np.ndarray, walk: WalkResult, *, step: int) -> Advance:
         """As ``commit_walk``."""
@@ -98,6 +102,35 @@ class StepTrees:
         """MUTATES the stage, int64: columns int32 (narrow), then int64 (wide), each padded. layout: int64 [3 a column],
         its start, its length and what pads it. Raises ValueError for what does not fit."""
         self._module.stage_columns(stage, layout, narrow, wide)
+
+
+def _num_bytes(num_trees: int, num_nodes: int, num_pages: int) -> int:
+    return 8 * (3 * num_trees + 2 * num_nodes) + 4 * (5 * num_nodes + 4 * num_trees + 2 + num_pages) + num_trees
+
+
+def _views(arena: bytearray, sizes: tuple[int, int, int], page_size: int) -> TreeStep:
+    """sizes: trees, nodes and pages."""
+    b, n, num_pages = sizes
+    wide = np.ndarray(3 * b + 2 * n, np.int64, arena)
+    narrow = np.ndarray(5 * n + 4 * b + 2 + num_pages, np.int32, arena, wide.nbytes)
+    positions, q_indptr, at = narrow[n : 2 * n], narrow[5 * n : 5 * n + b + 1], 5 * n + 2 * b + 2
+    return TreeStep(
+        wide[: 3 * b].reshape(3, b),
+        positions,
+        wide[3 * b : 3 * b + n],
+        narrow[4 * n : 5 * n],
+        AttentionBatch(
+            q_indptr,
+            narrow[at : at + b],
+            narrow[at + b : at + 2 * b],
+            narrow[at - b - 1 : at],
+            narrow[at + 2 * b :],
+            np.ndarray(b, np.bool_, arena, wide.nbytes + narrow.nbytes),
+            wide[3 * b + n :].view(np.uint64),
+            page_size,
+        ),
+        TreeBatch(q_indptr, narrow[:n], positions, narrow[2 * n : 3 * n], narrow[3 * n : 4 * n]),
+    )
 
 
 def commit_walk(table: RequestTable, heads: np.ndarray, walk: WalkResult, *, step: int) -> Advance:

@@ -202,6 +202,8 @@ class EngineLoop:
         self._calls.ask(committed_s, decided.paths)
         asked_s = self._clock()
         committed = self._committer.account(decided)
+        if not committed.ended:
+            self._flights.expect_again(flight)
         self._parts.drafts.count_trees()
         free_s = max(flight.began_s, self._over_s)
         self._over_s = flight.known_s if self._flights.count else committed_s

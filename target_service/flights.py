@@ -139,6 +139,13 @@ class Flights:
             result = _settle(flight, result, self._table)
         return flight, result
 
+    def expect_again(self, flight: Flight) -> None:
+        """Made ready for the next step, which is the more likely of the same requests and sizes as the one that landed
+        where all of them go on, and nothing else is under way."""
+        planned = flight.planned
+        if not self.count and planned.due.drafted and not planned.due.chunks:
+            self._table.lay_out(planned.rows, planned.plan.attention.local_len)
+
     def _mark(self, flight: Flight) -> None:
         """What the step brings, for one that is planned behind it."""
         if not flight.is_plain:

@@ -131,6 +131,11 @@ class SequenceTable:
         if find is not None:
             self._moves += find()
 
+    def lay_out(self, rows: np.ndarray, num_nodes: np.ndarray) -> None:
+        """The next step is expected to be of these requests, with so many nodes each: int64 [b], int32 [b]."""
+        if self.step_trees is not None:
+            self.step_trees.lay_out(self.committed_len[rows], num_nodes, page_size=self.page_size)
+
     def clear_pending(self, rows: np.ndarray | int) -> None:
         """Nothing of these is under way."""
         self.pending_len[rows] = 0

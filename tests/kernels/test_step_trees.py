@@ -72,6 +72,24 @@ def test_a_step_has_the_integers_that_arrays_come_to(step_trees, sizes, num_othe
         assert not isinstance(wanted, np.ndarray) or value.dtype == wanted.dtype
 
 
+@pytest.mark.parametrize(
+    ("expected", "page_size"), [((6, 10), 4), ((10, 6), 4), ((3, 13), 4), ((40, 6), 4), ((6, 10), 8)]
+)
+def test_a_step_that_was_laid_out_is_the_same_whatever_was_expected(step_trees, expected, page_size):
+    table, trees, rows = table_of(4), random_trees((6, 10)), [3, 1]
+    plain = step_trees.plan(table, rows, trees, page_size=PAGE_SIZE)
+    base = plain.heads[1].copy()
+    step_trees.lay_out(base, np.array(expected), page_size=page_size)
+    laid, again = (step_trees.plan(table, rows, trees, page_size=PAGE_SIZE) for _ in range(2))
+    for step in (laid, again):
+        assert step.attention.page_size == PAGE_SIZE
+        for ours, wanted in ((step, plain), (step.attention, plain.attention), (step.trees, plain.trees)):
+            for name in getattr(wanted, "_fields", None) or wanted.__dataclass_fields__:
+                if isinstance(getattr(wanted, name), np.ndarray):
+                    np.testing.assert_array_equal(getattr(ours, name), getattr(wanted, name))
+    assert not np.shares_memory(laid.heads, again.heads)
+
+
 def tree_of(*parents: int) -> bytes:
     return np.array([range(len(parents)), parents], np.int32).tobytes()
 

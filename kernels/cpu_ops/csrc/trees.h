@@ -187,8 +187,8 @@ static int take_requests(Buffers *buffers, PyObject *const *args, int flags, Req
 }
 
 PyDoc_STRVAR(plan_step_doc,
-             "plan_step(tokens, page_ids, facts, page_size, rows, trees) -> (arena, num_nodes, num_pages)\n"
-             "arena, a bytearray: int64 heads, slots, ancestors; int32 tokens, positions, first_child, next_sibling,\n"
+             "plan_step(tokens, page_ids, facts, page_size, rows, trees, spare) -> (arena, num_nodes, num_pages)\n"
+             "arena, a bytearray, the spare one where its size is right: int64 heads, slots, ancestors; int32 tokens, positions, first_child, next_sibling,\n"
              "rows, q_indptr, page_indptr, prefix_len, local_len, page_ids; a zero byte a tree. rows: a list of ints;\n"
              "trees: a list of bytes, of the first of them. IndexError or ValueError for what does not fit.");
 
@@ -196,7 +196,7 @@ static PyObject *plan_step(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     Buffers buffers = {.count = 0};
     Requests requests;
     PyObject *arena = NULL, *result = NULL;
-    if (!has_count(given, 6)) return NULL;
+    if (!has_count(given, 7)) return NULL;
     const int64_t page_size = PyLong_AsLongLong(args[3]);
     const Py_ssize_t b = PyList_Size(args[4]), num_trees = PyList_Size(args[5]);
     if (PyErr_Occurred()) return NULL;
@@ -214,10 +214,16 @@ static PyObject *plan_step(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
         pages += pages_for(due.base + due.count, page_size);
     }
     if (pages > INT32_MAX) goto unfit;
-    arena = PyByteArray_FromStringAndSize(NULL, 8 * (NUM_HEADS * b + 2 * n) + 4 * (5 * n + 4 * b + 2 + pages) + b);
+    const Py_ssize_t size = 8 * (NUM_HEADS * b + 2 * n) + 4 * (5 * n + 4 * b + 2 + pages) + b;
+    if (PyByteArray_Check(args[6]) && PyByteArray_Size(args[6]) == size) {
+        arena = args[6];
+        Py_INCREF(arena);
+    } else {
+        arena = PyByteArray_FromStringAndSize(NULL, size);
+    }
     if (!arena) goto done;
     char *start = PyByteArray_AsString(arena);
-    memset(start + PyByteArray_Size(arena) - b, 0, (size_t)b);
+    memset(start + size - b, 0, (size_t)b);
     const Plan plan = plan_at(start, b, n);
     int64_t first = 0;
     plan.q_indptr[0] = plan.page_indptr[0] = 0;
