@@ -22,9 +22,9 @@ class Asks:
     verified_id: list[int] = field(default_factory=list)
     dtype: str = ""
     feature_size: int = 0
-    rows: list[int] = field(default_factory=list)  # of the last step, where the features are to be found there
     # The rows' bytes, end to end. Views of memory that later steps write to, until ``own``.
     features: list[bytes | memoryview] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)  # of the last step, where the features are to be found there
 
     def own(self) -> None:
         """From now on the features are these asks' own."""
