@@ -11,7 +11,7 @@ MIN_ROUNDS = 16
 MIN_GAIN = 1.0
 _SMOOTHING = 0.1
 # Of the time past which plain decoding would be faster. One H200, 8B shape, 256 requests: trees take about that long,
-# and one that is thrown away was drafted for nothing. So at 1 runs of one setting spread by up to 19 %, at 2 by 4 %; at
+# and one that is thrown away was drafted for nothing. So at 1 runs of one setting spread by up to 22 %, at 2 by 4 %; at
 # 4 a draft that is far too slow would hold a fixed tree at half of plain decoding's speed (docs/decisions.md).
 _SLACK = 2.0
 
