@@ -38,8 +38,9 @@ def computing_on(device: torch.device) -> Iterator[None]:
     """For a thread that launches work there and wants no gradients: a GPU and its context are the thread's current
     ones, so that no call has to see to that."""
     if device.type == "cuda":
-        torch.cuda.set_device(device)
-        torch.cuda.current_stream(device).synchronize()  # set_device does nothing where it is the current one already
+        if device.index is not None:
+            torch.cuda.set_device(device)
+        torch.cuda.current_stream().synchronize()  # set_device does nothing where it is the current one already
     with torch.inference_mode():
         yield
 

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from engine.tree_columns import TreeColumns
+from kernels.cuda_driver import CudaDriver, made_event
 from paceline.tree import MAX_NODES
 
 _NODE_BYTES = 4
-_MAX_PLACES = 1024  # views that are kept
 
 
 class NodesCopy:
@@ -19,32 +19,27 @@ class NodesCopy:
         is_cuda = device.type == "cuda"
         self._host = torch.empty(max_sessions * (1 + 2 * MAX_NODES), dtype=torch.int32, pin_memory=is_cuda)
         self._bytes = self._host.numpy().data.cast("B")
-        self._arrived = torch.cuda.Event() if is_cuda else None
-        self._places: dict[tuple[int, int, int], Tensor] = {}
+        self._driver = CudaDriver(device) if is_cuda else None
+        self._arrived = made_event() if is_cuda else None
         self._parts: list[tuple[int, int]] = []  # rows and columns of each growth
         self._used = 0
 
     def add(self, nodes: Tensor) -> None:
-        """nodes: [sessions, 1 + 2 n] int32."""
+        """nodes: [sessions, 1 + 2 n] int32, contiguous."""
         rows, columns = nodes.shape
-        self._place(rows, columns).copy_(nodes, non_blocking=True)
-        self._used += rows * columns
+        start, count = self._used, rows * columns
+        if self._driver is None:
+            self._host[start : start + count].view(rows, columns).copy_(nodes)
+        else:
+            place = self._host.data_ptr() + start * _NODE_BYTES
+            self._driver.download(place, nodes.data_ptr(), count * _NODE_BYTES)
+        self._used += count
         self._parts.append((rows, columns))
-
-    def _place(self, rows: int, columns: int) -> Tensor:
-        """Where the next nodes go: views that are kept, for making two takes as long as ordering the copy."""
-        key = self._used, rows, columns
-        place = self._places.get(key)
-        if place is None:
-            if len(self._places) == _MAX_PLACES:
-                self._places.clear()
-            place = self._places[key] = self._host[self._used : self._used + rows * columns].view(rows, columns)
-        return place
 
     def send(self) -> None:
         """To be called after the last growth."""
-        if self._arrived is not None:
-            self._arrived.record()
+        if self._driver is not None and self._arrived is not None:
+            self._driver.record(self._arrived.cuda_event)
 
     def has_arrived(self) -> bool:
         return self._arrived is None or self._arrived.query()
