@@ -58,7 +58,7 @@ class OrderTray:
         """A link's. epoch: of its connection, where it has none yet."""
         orders = self.gathered.get(address)
         if orders is None:
-            orders = self.gathered[address] = DraftOrders(epoch)
+            orders = self.gathered[address] = DraftOrders(epoch, [], [], None, [])
         return orders
 
     def drop(self, address: str) -> None:

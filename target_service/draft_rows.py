@@ -95,7 +95,9 @@ class RowSender:
         is_shown = seq.drafted_step == paths.step and paths.stop_rows[number] <= self._features.num_copied
         start = paths.starts[number] + base - paths.roots[number] if is_shown and base >= paths.roots[number] else None
         if start is not None:
-            asks = self.ready.get(session.address) or self._ready_of(session)
+            asks = self.ready.get(session.address)
+            if asks is None:
+                asks = self.ready[session.address] = self._asks()
             asks.rows += paths.rows[start : start + num_rows]
             asks.verified_id += paths.tokens[start : start + num_rows]
         else:
@@ -137,12 +139,8 @@ class RowSender:
             late = self.late[session.address] = LateRows(session.epoch, self._asks())
         return late
 
-    def _ready_of(self, session: DraftSession) -> Asks:
-        asks = self.ready[session.address] = self._asks()
-        return asks
-
     def _asks(self) -> Asks:
-        return Asks(dtype=self._features.dtype, feature_size=self._features.feature_size)
+        return Asks([], [], [], [], [], [], self._features.dtype, self._features.feature_size, [], [])
 
     def _orders(self, late: LateRows, features: Iterator[RawTensor]) -> DraftOrders:
         """Takes from features what late.slots() asked for, in its order."""
