@@ -189,18 +189,19 @@ class EngineLoop:
 
     def _land(self) -> None:
         """The first step under way becomes known: it is committed, and the drafts are asked for what follows."""
-        flight, result = self._flights.land()
-        if flight.is_plain:
-            device_ms = result.forward_ms + result.sample_ms
-            pace = device_ms / self._parts.times.at_warm_up(flight.planned.plan.num_rows)
-            self._pace += _SMOOTHING * (pace - self._pace)
+        flight, walk = self._flights.land()
         self._has_looked = False
-        decided = self._committer.commit(flight, result.walk)
+        decided = self._committer.commit(flight, walk)
         if not self._parts.drafts.followed:
             self._committer.account(decided)
         committed_s = self._clock()
         self._calls.ask(committed_s, decided.paths)
         asked_s = self._clock()
+        result = flight.pending.result(walk)
+        device_ms = result.forward_ms + result.sample_ms
+        if flight.is_plain:
+            pace = device_ms / self._parts.times.at_warm_up(flight.planned.plan.num_rows)
+            self._pace += _SMOOTHING * (pace - self._pace)
         committed = self._committer.account(decided)
         if not committed.ended:
             self._flights.expect_again(flight)
@@ -229,7 +230,7 @@ class EngineLoop:
                 prompt_tokens=flight.planned.num_chunk_tokens,
                 trees=len(flight.planned.due.trees),
                 nodes=flight.planned.num_tree_nodes,
-                device_ms=result.forward_ms + result.sample_ms,
+                device_ms=device_ms,
                 spent_ms=done.marks.step_ms + 1e3 * flight.waited_s,
                 over_s=self._over_s,
             )

@@ -15,7 +15,7 @@ from target_service.sequence import Sequence
 from target_service.sequence_table import SequenceTable
 from target_service.step_plan import PlannedStep, plan_step
 from target_service.step_roots import StepRoots, find_roots
-from target_service.step_runner import MAX_IN_FLIGHT, PendingStep, StepResult, StepRunner
+from target_service.step_runner import MAX_IN_FLIGHT, PendingStep, StepRunner
 
 
 @dataclass(slots=True)
@@ -118,11 +118,11 @@ class Flights:
         self._flights.append(flight)
         self.count += 1
 
-    def land(self) -> tuple[Flight, StepResult]:
+    def land(self) -> tuple[Flight, WalkResult]:
         """Waits for the step that was launched first. Of a step ahead, what requests have that ended before is cut."""
         flight = self._flights.popleft()
         self.count -= 1
-        result = flight.pending.result()
+        walk = flight.pending.walk()
         flight.known_s = self._clock()
         seqs = flight.seqs
         for seq in seqs:
@@ -136,8 +136,8 @@ class Flights:
                 seq.is_running = True
                 seq.is_ahead = id(seq) in landed
         if flight.planned.due.is_ahead:
-            result = _settle(flight, result, self._table)
-        return flight, result
+            walk = _settle(flight, walk, self._table)
+        return flight, walk
 
     def expect_again(self, flight: Flight) -> None:
         """Made ready for the next step, which is the more likely of the same requests and sizes as the one that landed
@@ -158,7 +158,7 @@ class Flights:
             table.pending_len[chunk.seq.row] = chunk.stop - chunk.start
 
 
-def _settle(flight: Flight, result: StepResult, table: SequenceTable) -> StepResult:
+def _settle(flight: Flight, walk: WalkResult, table: SequenceTable) -> WalkResult:
     """MUTATES the flight: of its trees, one node each, those remain whose requests did, and their tokens are known."""
     planned = flight.planned
     kept = np.array([number for number, seq in enumerate(planned.seqs) if not seq.is_closed], np.int64)
@@ -184,11 +184,7 @@ def _settle(flight: Flight, result: StepResult, table: SequenceTable) -> StepRes
     )
     flight.roots = find_roots(flight.planned)
     flight.sessions = [flight.sessions[number] for number in kept]
-    walk = result.walk
-    return replace(
-        result,
-        walk=WalkResult(walk.accept_length[kept], np.arange(num_kept, dtype=np.int32), walk.verified_id[kept]),
-    )
+    return WalkResult(walk.accept_length[kept], np.arange(num_kept, dtype=np.int32), walk.verified_id[kept])
 
 
 def _turnaround_s(due: Schedule) -> float:

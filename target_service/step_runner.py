@@ -31,7 +31,7 @@ class StepResult:
 
 
 class PendingStep:
-    """A step that was launched. ``result`` is asked for once, in the order of the launches."""
+    """A step that was launched. ``walk``, then ``result``, are asked for once, in the order of the launches."""
 
     def __init__(self, walk: PendingWalk, timer: StepTimer, features: CopiedRows) -> None:
         self._walk = walk
@@ -39,19 +39,22 @@ class PendingStep:
         self._features = features
 
     def is_over(self) -> bool:
-        """Whether ``result`` would not wait."""
+        """Whether ``walk`` would not wait."""
         return self._walk.is_ready() and self._timer.is_over()
 
     def first_tokens(self) -> torch.Tensor:
         """[trees]: what each root drew, for the step that is launched next."""
         return self._walk.first_tokens()
 
-    def result(self) -> StepResult:
+    def walk(self) -> WalkResult:
         """Waits for the device. The arrays of the walk are the caller's; the runner's features are this step's now."""
         walk = self._walk.result()
-        forward_ms, sample_ms = self._timer.read_ms()
         self._features.show()
-        return StepResult(walk, forward_ms, sample_ms)
+        return walk
+
+    def result(self, walk: WalkResult) -> StepResult:
+        """With the device's times, which nobody needs before the drafts are asked. walk: what is left of the step's."""
+        return StepResult(walk, *self._timer.read_ms())
 
 
 class StepRunner:
@@ -97,7 +100,8 @@ class StepRunner:
 
     def run(self, plan: StepPlan, sampling: SamplingBatch) -> StepResult:
         """Launches a step and waits for it."""
-        return self.launch(plan, sampling).result()
+        pending = self.launch(plan, sampling)
+        return pending.result(pending.walk())
 
     def stop(self) -> None:
         """Ends the other ranks' loops: an empty array is no plan."""
