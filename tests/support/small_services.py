@@ -6,20 +6,20 @@ import textwrap
 from pathlib import Path
 
 SERVICE = """
-    import argparse, signal, socket, sys, threading
+    import argparse, signal, socket, sys
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int)
     args, rest = parser.parse_known_args()
-    done = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: done.set())
     server = socket.create_server(("127.0.0.1", args.port))
     print("started with", *rest, file=sys.stderr, flush=True)
     print(f"ready 127.0.0.1:{server.getsockname()[1]}", flush=True)
-    done.wait()
+    signal.sigwait({signal.SIGTERM})
     print("drained", flush=True)
 """
 ROUTER = """
-    import argparse, signal, sys, threading
+    import argparse, signal, sys
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     from concurrent import futures
     import grpc
     from paceline.v1 import common_pb2, router_pb2, router_pb2_grpc
@@ -40,17 +40,15 @@ ROUTER = """
                 for addresses in (args.targets, args.drafts)
             )
             return router_pb2.RouterServiceGetInfoResponse(targets=targets, drafts=drafts)
-    done = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: done.set())
     server = grpc.server(futures.ThreadPoolExecutor(1))
     router_pb2_grpc.add_RouterServiceServicer_to_server(Servicer(), server)
     port = server.add_insecure_port("127.0.0.1:" + args.port)
     server.start()
     print("started with", *sys.argv[1:], file=sys.stderr, flush=True)
     print(f"ready 127.0.0.1:{port}", flush=True)
-    done.wait()
+    signal.sigwait({signal.SIGTERM})
 """
-STUBBORN = SERVICE.replace("lambda *_: done.set()", "signal.SIG_IGN")
+STUBBORN = SERVICE.replace("sigwait({signal.SIGTERM})", "pause()")
 REFUSES = """
     import sys
     print("a line of log", file=sys.stderr)
