@@ -10,16 +10,10 @@ _NO_GRPC = "what answers {at} speaks no gRPC: name a service's --port, not its m
 _NO_HOST = "the resolver finds no host {at}: see the spelling, and whether DNS works on this machine"
 # gRPC's own words, and what they mean; the first that fits counts.
 _FAULTS = (
-    (
-        "Failed parsing HTTP/2",
-        _NO_GRPC,
-    ),
+    ("Failed parsing HTTP/2", _NO_GRPC),
     ("SETTINGS frame", "what listens {at} says nothing: see whether its process hangs"),
     ("errors resolving", _NO_HOST),
-    (
-        "DNS resolution failed",
-        _NO_HOST,
-    ),
+    ("DNS resolution failed", _NO_HOST),
     (_NO_PROCESS, "nothing answers {at}"),
     ("Method not found!", "what answers {at} does not know this call: it is of another kind, or of another version"),
     ("Deadline Exceeded", "what answers {at} took longer than allowed: see whether it hangs or has too much to do"),
