@@ -17,6 +17,7 @@ from bench.simulated_world import World, parse_proposals, parse_world
 from paceline.errors import ConfigError
 from paceline.step_table import StepTable
 from router.tree_costs import RPC_MS
+from target_service.deadline import longest_wait_ms
 
 _SKILLS = np.linspace(-3.0, 3.0, 61)
 _ROUND_VARIANCE = 0.8  # of a round's accepted drafts
@@ -86,7 +87,7 @@ def _send_ms(points: Iterable[dict[str, Any]], world: World) -> float:
             if shape in world.accepted and step.requests > 1 and step.wait_ms and not step.drafted:
                 plain_ms = world.device_ms(step.requests, requests=step.requests)
                 plain_ms += world.host_ms(0, watched=step.requests)
-                deadline_ms = max(1.0, world.accepted[shape] - 1.0) * plain_ms
+                deadline_ms = longest_wait_ms(world.accepted[shape], plain_ms)
                 past.append(max(0.0, step.wait_ms - deadline_ms) / (step.requests * FLUSH_ROWS / 2))
     return statistics.fmean(past) if len(past) >= LEAST_SAMPLES else 0.0
 

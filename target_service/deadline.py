@@ -58,4 +58,9 @@ class TreeDeadline:
             return self._fixed_ms / 1e3
         measured = len(self._window) >= MIN_ROUNDS
         expected = self._window.mean_accepted_length() if measured else PRIOR_ACCEPTED_LENGTH
-        return _SLACK * max(expected - 1, MIN_GAIN) * self._times.expect(max(num_decoding, 1)) / 1e3
+        return longest_wait_ms(expected, self._times.expect(max(num_decoding, 1))) / 1e3
+
+
+def longest_wait_ms(accepted_length: float, plain_ms: float) -> float:
+    """For trees of that expected length. plain_ms: of a step without trees."""
+    return _SLACK * max(accepted_length - 1, MIN_GAIN) * plain_ms

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from bench.simulate import SimulateConfig, simulate
+from bench.simulated_asker import FLUSH_ROWS
 from bench.simulated_fit import fit_parts, rising
 from bench.simulated_pace import paces
 from bench.simulated_sweep import predict
@@ -79,6 +80,16 @@ def test_what_was_not_seen_is_the_warm_ups_scaled_as_the_rest(sweep):
     sweep["points"][2]["steps"] = ways * 100
     proposals = served_world(sweep).proposals.of(TREE)
     assert proposals.at_one(4) == pytest.approx(2.0 * 9.0, rel=0.1)
+
+
+def test_what_late_trees_were_waited_for_past_their_deadline_went_into_rows_that_were_sent(sweep):
+    plain = [step(2, 20.0)] * 30
+    in_time = [step(2, 20.0, wait_ms=2 * 20.0)] * 5
+    too_long = [step(2, 20.0, wait_ms=2 * 20.0 + 2 * FLUSH_ROWS / 2)] * 5  # a millisecond for each row
+    for late, send_ms in ((in_time, 0.0), (too_long, 1.0)):
+        sweep["points"][0]["steps"] = plain
+        sweep["points"][2]["steps"] = late + [step(5, 30.0, drafted=1, wait_ms=9.0)] * 5
+        assert served_world(sweep).send_ms == pytest.approx(send_ms, abs=0.1)
 
 
 def test_points_that_saw_no_first_token_do_not_say_how_long_it_takes(sweep):
