@@ -4,6 +4,8 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
+#include "ask_wire.h"
+#include "commit.h"
 #include "grow.h"
 #include "tables.h"
 #include "tree_wire.h"
@@ -438,7 +440,6 @@ static PyMethodDef methods[] = {
     {"commit_walk", (PyCFunction)(void (*)(void))commit_walk, METH_FASTCALL, commit_walk_doc},
     {"plan_step", (PyCFunction)(void (*)(void))plan_step, METH_FASTCALL, plan_step_doc},
     {"read_trees", (PyCFunction)(void (*)(void))read_trees, METH_FASTCALL, read_trees_doc},
-    {"stage_columns", (PyCFunction)(void (*)(void))stage_columns, METH_FASTCALL, stage_columns_doc},
     {"write_extend", (PyCFunction)(void (*)(void))write_extend, METH_FASTCALL, write_extend_doc},
     {"isas", isas, METH_NOARGS, isas_doc},
     {NULL, NULL, 0, NULL},

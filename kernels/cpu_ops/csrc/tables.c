@@ -1,7 +1,8 @@
 /* Attention's tables of a batch as it is, copies into a stage, and the module's functions for all tables.
  *
- * kernels/round_tables.py is Python's face and says what each function does. Arrays come as buffers; their item sizes
- * and dimensions are checked, and so is every place that is written: the caller's sizes are not trusted. */
+ * kernels/round_tables.py is Python's face, for columns kernels/step_trees.py, and says what each function does. Arrays
+ * come as buffers; their item sizes and dimensions are checked, and so is every place that is written: the caller's
+ * sizes are not trusted. */
 
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
@@ -126,6 +127,44 @@ static PyObject *py_copy_bytes(PyObject *Py_UNUSED(self), PyObject *const *args,
     return result;
 }
 
+/* One column of the int64 stage, padded; layout: where it starts, how long it is, and what pads it. 0 with an exception
+ * set where it does not fit. */
+static int stage_column(PyObject *object, Py_ssize_t item_size, const Py_buffer *stage, const int64_t *layout) {
+    Buffers buffers = {.count = 0};
+    const Py_buffer *from = array(&buffers, object, item_size, 1, 0);
+    const int64_t start = layout[0], length = layout[1], count = from ? from->shape[0] : 0;
+    const int fits = start >= 0 && count <= length && length <= stage->shape[0] - start;
+    if (from && !fits) PyErr_Format(PyExc_ValueError, "a column of %lld does not fit the stage", (long long)count);
+    if (from && fits) {
+        int64_t *column = (int64_t *)stage->buf + start;
+        for (int64_t i = 0; i < count; i++)
+            column[i] = item_size == 4 ? ((const int32_t *)from->buf)[i] : ((const int64_t *)from->buf)[i];
+        for (int64_t i = count; i < length; i++) column[i] = layout[2];
+    }
+    release(&buffers);
+    return from && fits;
+}
+
+/* stage_columns(stage, layout, narrow, wide) */
+static PyObject *py_stage_columns(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
+    Buffers buffers = {.count = 0};
+    if (!has_count(given, 4)) return NULL;
+    const Py_ssize_t num_narrow = PyTuple_Size(args[2]), num_wide = PyTuple_Size(args[3]);
+    if (num_narrow < 0 || num_wide < 0) return NULL;
+    const Py_buffer *stage = array(&buffers, args[0], 8, 1, PyBUF_WRITABLE);
+    const Py_buffer *layouts = stage ? array(&buffers, args[1], 8, 1, 0) : NULL;
+    int done = layouts && layouts->shape[0] == 3 * (num_narrow + num_wide);
+    if (layouts && !done) PyErr_SetString(PyExc_ValueError, "three numbers a column are expected");
+    const int64_t *layout = done ? layouts->buf : NULL;
+    for (Py_ssize_t i = 0; done && i < num_narrow; i++, layout += 3)
+        done = stage_column(PyTuple_GetItem(args[2], i), 4, stage, layout);
+    for (Py_ssize_t i = 0; done && i < num_wide; i++, layout += 3)
+        done = stage_column(PyTuple_GetItem(args[3], i), 8, stage, layout);
+    release(&buffers);
+    if (!done) return NULL;
+    Py_RETURN_NONE;
+}
+
 PyMethodDef table_methods[] = {
     {"choose_rows", (PyCFunction)(void (*)(void))py_choose_rows, METH_FASTCALL, NULL},
     {"make_units", (PyCFunction)(void (*)(void))py_make_units, METH_FASTCALL, NULL},
@@ -134,6 +173,7 @@ PyMethodDef table_methods[] = {
     {"growth_tables", (PyCFunction)(void (*)(void))py_grow, METH_FASTCALL, NULL},
     {"copy_bytes", (PyCFunction)(void (*)(void))py_copy_bytes, METH_FASTCALL, NULL},
     {"copy_buffer", (PyCFunction)(void (*)(void))py_copy_buffer, METH_FASTCALL, NULL},
+    {"stage_columns", (PyCFunction)(void (*)(void))py_stage_columns, METH_FASTCALL, NULL},
     {"take_round", (PyCFunction)(void (*)(void))py_take_round, METH_FASTCALL, NULL},
     {"read_extend", (PyCFunction)(void (*)(void))py_read_extend, METH_FASTCALL, NULL},
     {"write_verify", (PyCFunction)(void (*)(void))py_write_verify, METH_FASTCALL, NULL},

@@ -12,26 +12,6 @@
 
 #define MAX_NODES 64
 
-/* Takes count arguments as contiguous arrays of the item sizes; 0 with an exception set where one is another. The
- * first num_read are not written. */
-static int take_arrays(Buffers *arrays, PyObject *const *args, const int *item_sizes, int count, int num_read) {
-    arrays->count = 0;
-    for (int i = 0; i < count; i++) {
-        Py_buffer *view = &arrays->views[i];
-        if (PyObject_GetBuffer(args[i], view, PyBUF_ND | (i < num_read ? 0 : PyBUF_WRITABLE)) != 0) goto failed;
-        arrays->count++;
-        if (view->itemsize == item_sizes[i]) continue;
-        PyErr_Format(PyExc_TypeError, "array %d has items of %zd bytes, not of %d", i, view->itemsize, item_sizes[i]);
-        goto failed;
-    }
-    return 1;
-failed:
-    release(arrays);
-    return 0;
-}
-
-static Py_ssize_t length_of(const Buffers *arrays, int i) { return arrays->views[i].len / arrays->views[i].itemsize; }
-
 /* Links of one tree's nodes, local, -1 where none. */
 typedef struct {
     int32_t *first_child, *next_sibling;
@@ -188,9 +168,10 @@ static int take_requests(Buffers *buffers, PyObject *const *args, int flags, Req
 
 PyDoc_STRVAR(plan_step_doc,
              "plan_step(tokens, page_ids, facts, page_size, rows, trees, spare) -> (arena, num_nodes, num_pages)\n"
-             "arena, a bytearray, the spare one where its size is right: int64 heads, slots, ancestors; int32 tokens, positions, first_child, next_sibling,\n"
-             "rows, q_indptr, page_indptr, prefix_len, local_len, page_ids; a zero byte a tree. rows: a list of ints;\n"
-             "trees: a list of bytes, of the first of them. IndexError or ValueError for what does not fit.");
+             "arena: a bytearray, the spare one where its size is right: int64 heads, slots, ancestors; int32 tokens,\n"
+             "positions, first_child, next_sibling, rows, q_indptr, page_indptr, prefix_len, local_len, page_ids; a zero\n"
+             "byte a tree. rows: a list of ints; trees: a list of bytes, of the first of them. IndexError or ValueError\n"
+             "for what does not fit.");
 
 static PyObject *plan_step(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     Buffers buffers = {.count = 0};
@@ -240,118 +221,4 @@ done:
     Py_XDECREF(arena);
     release(&buffers);
     return result;
-}
-
-static PyObject *list_of_int32(const int32_t *values, int64_t count) {
-    PyObject *list = PyList_New(count);
-    for (int64_t i = 0; list && i < count; i++) {
-        PyObject *number = PyLong_FromLong(values[i]);
-        if (!number || PyList_SetItem(list, i, number) != 0) Py_CLEAR(list);
-    }
-    return list;
-}
-
-/* Whether each tree's tokens are there, in an array of total, and its request; the first that is not stands in at. */
-static int are_committable(const Requests *requests, const int64_t *heads, const int32_t *accepted, int64_t b,
-                           int64_t total, int64_t *at) {
-    int64_t start = 0;
-    for (*at = 0; *at < b; start += (int64_t)accepted[*at] + 1, ++*at) {
-        const int64_t row = heads[HEAD_ROW * b + *at], base = heads[HEAD_BASE * b + *at];
-        if (accepted[*at] < 0 || accepted[*at] >= total - start) return 0;
-        if (row < 0 || row >= requests->num_rows || base < 0 || base > INT32_MAX) return 0;
-    }
-    return start == total;
-}
-
-PyDoc_STRVAR(commit_walk_doc,
-             "commit_walk(tokens, page_ids, facts, heads, accept_length, verified_id, accepted_indices, step) ->\n"
-             "(starts, is_full, rows, tokens). Writes tokens and facts. Lists: where each tree's tokens start, the\n"
-             "accepted indices, and the verified ids; is_full: whether a request has as many tokens as it is allowed.\n"
-             "ValueError for what does not fit, and then nothing is written.");
-
-static PyObject *commit_walk(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
-    Buffers buffers = {.count = 0};
-    Requests requests;
-    PyObject *lists[3] = {NULL}, *result = NULL;
-    if (!has_count(given, 8)) return NULL;
-    const int64_t step = PyLong_AsLongLong(args[7]);
-    if (step == -1 && PyErr_Occurred()) return NULL;
-    if (!take_requests(&buffers, args, PyBUF_WRITABLE, &requests)) goto done;
-    const Py_buffer *heads = array(&buffers, args[3], 8, 2, 0);
-    const Py_buffer *accepted = heads ? array(&buffers, args[4], 4, 1, 0) : NULL;
-    const Py_buffer *ids = accepted ? array(&buffers, args[5], 4, 1, 0) : NULL;
-    const Py_buffer *path = ids ? array(&buffers, args[6], 4, 1, 0) : NULL;
-    if (!path) goto done;
-    const int64_t b = accepted->shape[0], total = ids->shape[0], *head = heads->buf;
-    const int32_t *accept_length = accepted->buf, *tokens = ids->buf;
-    int64_t at = 0;
-    if (heads->shape[0] != NUM_HEADS || heads->shape[1] != b || path->shape[0] != total ||
-        !are_committable(&requests, head, accept_length, b, total, &at)) {
-        PyErr_Format(PyExc_ValueError, "the arrays of the walk do not fit each other at tree %lld", (long long)at);
-        goto done;
-    }
-    lists[0] = PyList_New(b);
-    lists[1] = list_of_int32(path->buf, total);
-    lists[2] = list_of_int32(tokens, total);
-    if (!lists[0] || !lists[1] || !lists[2]) goto done;
-    int64_t start = 0;
-    int is_full = 0;
-    for (int64_t r = 0; r < b; r++) {
-        const int64_t count = (int64_t)accept_length[r] + 1, row = head[HEAD_ROW * b + r], base = head[HEAD_BASE * b + r];
-        const int64_t room = requests.context_length - base - 1;
-        PyObject *number = PyLong_FromLongLong(start);
-        if (!number || PyList_SetItem(lists[0], r, number) != 0) goto done;
-        if (room > 0)
-            memcpy(requests.tokens + row * requests.context_length + base + 1, tokens + start,
-                   (size_t)(count < room ? count : room) * 4);
-        requests.facts[COMMITTED * requests.num_rows + row] = base + count;
-        requests.facts[LAST_STEP * requests.num_rows + row] = step;
-        is_full |= count >= head[HEAD_ALLOWED * b + r];
-        start += count;
-    }
-    result = Py_BuildValue("(OOOO)", lists[0], is_full ? Py_True : Py_False, lists[1], lists[2]);
-done:
-    for (int i = 0; i < 3; i++) Py_XDECREF(lists[i]);
-    release(&buffers);
-    return result;
-}
-
-PyDoc_STRVAR(stage_columns_doc,
-             "stage_columns(stage, layout, narrow, wide): writes columns of integers into the int64 stage, padded.\n"
-             "layout: int64, of each column where it starts, how long it is, and what pads it; narrow: a tuple of\n"
-             "int32 arrays, wide: one of int64 arrays, whose columns follow. ValueError for what does not fit.");
-
-/* One column; 0 with an exception set where it does not fit. */
-static int stage_column(PyObject *object, int item_size, const Py_buffer *stage, const int64_t *layout) {
-    Buffers arrays;
-    if (!take_arrays(&arrays, &object, &item_size, 1, 1)) return 0;
-    const int64_t start = layout[0], length = layout[1], padding = layout[2], count = length_of(&arrays, 0);
-    const int fits = start >= 0 && count <= length && length <= stage->len / 8 - start;
-    const void *values = arrays.views[0].buf;
-    int64_t *column = fits ? (int64_t *)stage->buf + start : NULL;
-    for (int64_t i = 0; fits && i < count; i++)
-        column[i] = item_size == 4 ? ((const int32_t *)values)[i] : ((const int64_t *)values)[i];
-    for (int64_t i = count; fits && i < length; i++) column[i] = padding;
-    release(&arrays);
-    if (!fits) PyErr_Format(PyExc_ValueError, "a column of %lld does not fit the stage", (long long)count);
-    return fits;
-}
-
-static PyObject *stage_columns(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
-    static const int sizes[] = {8, 8};
-    Buffers arrays;
-    if (!has_count(given, 4)) return NULL;
-    const Py_ssize_t num_narrow = PyTuple_Size(args[2]), num_wide = PyTuple_Size(args[3]);
-    PyObject *const order[] = {args[1], args[0]};
-    if (num_narrow < 0 || num_wide < 0 || !take_arrays(&arrays, order, sizes, 2, 1)) return NULL;
-    const int64_t *layout = arrays.views[0].buf;
-    int done = length_of(&arrays, 0) == 3 * (num_narrow + num_wide);
-    if (!done) PyErr_SetString(PyExc_ValueError, "three numbers a column are expected");
-    for (Py_ssize_t i = 0; done && i < num_narrow; i++, layout += 3)
-        done = stage_column(PyTuple_GetItem(args[2], i), 4, &arrays.views[1], layout);
-    for (Py_ssize_t i = 0; done && i < num_wide; i++, layout += 3)
-        done = stage_column(PyTuple_GetItem(args[3], i), 8, &arrays.views[1], layout);
-    release(&arrays);
-    if (!done) return NULL;
-    Py_RETURN_NONE;
 }
