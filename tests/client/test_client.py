@@ -199,7 +199,7 @@ def test_a_cancelled_generation_raises_where_it_is_read(router):
         generation = client.generate("x")
         next(generation)
         generation.cancel()
-        with pytest.raises(RequestCancelledError, match="^the request was cancelled$"):
+        with pytest.raises(RequestCancelledError, match=r"^the request was cancelled$"):
             generation.result()
 
 
@@ -221,7 +221,7 @@ async def test_closing_the_async_client_is_no_cancellation_of_the_task_that_read
     reader = asyncio.create_task(generation.result())
     await asyncio.sleep(0)
     await client.close()
-    with pytest.raises(RequestCancelledError, match="^the request was cancelled$"):
+    with pytest.raises(RequestCancelledError, match=r"^the request was cancelled$"):
         await reader
 
 
