@@ -197,11 +197,12 @@ class TargetModel:
         return StepOutput(self._logits(residual, added, step.logit_rows), features)
 
     def _tensors(self, plan: StepPlan, cache: TargetCache) -> StepTensors:
-        """Of an eager step: on a GPU in a buffer that grows to the largest one."""
+        """Of an eager step: on a GPU in a buffer that grows to the largest one, which waits for the steps before."""
         if self.device.type == "cpu":
             return host_tensors(plan)
         size = StepSize.of(plan)
         if self._inputs is None or self._inputs.num_values < size.num_values:
+            torch.cuda.current_stream(self.device).synchronize()  # the old one's copies are made
             self._inputs = StepInputs(2 * size.num_values, spare_slot=cache.spare_slot, device=self.device)
         self._inputs.load(plan, size)
         return self._inputs.tensors(size)
