@@ -28,6 +28,7 @@ class NodesCopy:
         """nodes: [sessions, 1 + 2 n] int32, contiguous."""
         rows, columns = nodes.shape
         start, count = self._used, rows * columns
+        assert (start + count) * _NODE_BYTES <= len(self._bytes), "more trees than there are sessions"
         if self._driver is None:
             self._host[start : start + count].view(rows, columns).copy_(nodes)
         else:
