@@ -51,7 +51,7 @@ def read_extend(payload: bytes | bytearray, bounds: ExtendBounds) -> ExtendFrame
     return ExtendFrame(table, tokens, dtype, memoryview(payload)[start:stop])
 
 
-class WireTrees(Protocol):
+class GrownTrees(Protocol):
     """Trees of b sessions."""
 
     @property
@@ -71,7 +71,7 @@ class WireTrees(Protocol):
         """int32 [nodes], local indices, the root's -1."""
 
 
-def write_trees(incarnation: int, table: np.ndarray, trees: WireTrees) -> bytes | None:
+def write_trees(incarnation: int, table: np.ndarray, trees: GrownTrees) -> bytes | None:
     """A SpeculateResponse that holds a tree for each session as its VerifyInput and nothing else. table: a round's, or
     its rows up to COMMITTED_LEN. None without the extension.
 
@@ -87,7 +87,7 @@ def write_trees(incarnation: int, table: np.ndarray, trees: WireTrees) -> bytes 
     return payload
 
 
-def answered_stream(table: np.ndarray, trees: WireTrees, streams: np.ndarray) -> int | None:
+def answered_stream(table: np.ndarray, trees: GrownTrees, streams: np.ndarray) -> int | None:
     """The stream of all sessions of a round's table, where that is one, and each has a round and gets a tree.
 
     streams: int64 [seats]. None without the C extension.
