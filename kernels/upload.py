@@ -14,7 +14,7 @@ class Upload:
     """A flat device tensor whose address never changes, and staging arrays on the host, pinned for a CUDA device.
 
     ``stage``, write, ``send``; one thread and one stream. The copy takes its place in stream order, so that what was
-    launched before still reads the old content.
+    launched before still reads the old content. To be let go of when all copies were made: PyTorch knows of none.
     """
 
     def __init__(self, size: int, dtype: torch.dtype, device: torch.device) -> None:

@@ -19,6 +19,7 @@ class TritonAttention:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._buffers: dict[tuple[int, int, int, int], TritonAttentionBuffers] = {}
+        self._invariant: TritonAttentionBuffers | None = None  # of the last batch_invariant batch
 
     def plan(self, batch: AttentionBatch) -> EagerPlan:
         """It takes its buffers in its first run, which shows the heads."""
@@ -28,16 +29,20 @@ class TritonAttention:
         """Overwrites what the last batch of these shapes loaded."""
         limits = _limits(batch, q, k_cache)
         if batch.batch_invariant:
-            buffers = TritonAttentionBuffers(limits, self._device, invariant=batch)
+            self._invariant = buffers = self._made(limits, invariant=batch)
         else:
             key = (limits.page_size, limits.num_heads, limits.num_kv_heads, limits.head_dim)
             held = self._buffers.get(key)
             if held is None or not _fits(limits, held.limits):
-                self._buffers[key] = held = TritonAttentionBuffers(
-                    _grown(limits, None if held is None else held.limits), self._device
-                )
+                self._buffers[key] = held = self._made(_grown(limits, None if held is None else held.limits))
             buffers = held
         return buffers.plan(len(q), buffers.load(batch))
+
+    def _made(self, limits: AttentionLimits, *, invariant: AttentionBatch | None = None) -> TritonAttentionBuffers:
+        """Waits for the device: from the memory of those that these replace, copies may still have to be made."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        return TritonAttentionBuffers(limits, self._device, invariant=invariant)
 
 
 class EagerPlan:
