@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from engine.draft_batch import ExtendItem
 from engine.extend_batch import ExtendBatch, spare_batch
 from engine.extend_forward import ExtendForward, StagedRows
-from engine.graph_capture import Capture
+from engine.graph_capture import Capture, capture_bar
 from engine.groves import Groves
 from engine.growth_forward import GrowthForward, StagedGrowth, Trees
 from engine.growth_layouts import GrowthLayouts
@@ -75,7 +74,7 @@ class DeviceDrafter:
         self._groves.lay_out_in({GrowthShape(s.num_steps, s.eagle_topk, s.num_draft_tokens) for s in shapes})
         extends, growths = self._extend.keys(), self._growth.keys(self._groves.shapes)
         spare = spare_batch(self._cache)
-        with tqdm(total=len(extends) + len(growths), desc="CUDA graphs", unit="graph", disable=None) as bar:
+        with capture_bar(len(extends) + len(growths)) as bar:
             for extend in extends:
                 self._extend.capture(extend, spare, capture)
                 bar.update()

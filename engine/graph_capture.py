@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import torch
+from tqdm import tqdm
 
 from kernels.cuda_driver import CudaDriver
 from paceline.errors import ConfigError
@@ -82,6 +84,13 @@ def logged_capture(what: str, device: torch.device) -> Iterator[None]:
         ) from error
     taken_bytes = free_bytes - _free_bytes(device)
     _log.info("%s: %.1f s, %.2f GiB", what, time.perf_counter() - started_s, taken_bytes / 2**30)
+
+
+def capture_bar(num_graphs: int) -> tqdm[NoReturn]:
+    """The captures' progress, on a terminal."""
+    # tqdm's own lock is one between processes: a further process keeps it, and complains where a rank just ends.
+    tqdm.set_lock(threading.RLock())
+    return tqdm(total=num_graphs, desc="CUDA graphs", unit="graph", disable=None)
 
 
 def _free_bytes(device: torch.device) -> int:

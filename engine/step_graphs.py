@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from engine.graph_capture import Capture, Launch
+from engine.graph_capture import Capture, Launch, capture_bar
 from engine.plan import StepBuilder, StepPlan
 from engine.pool import TargetCache
 from engine.step_inputs import StepInputs, StepSize, StepTensors
@@ -64,9 +63,11 @@ class StepGraphs:
         attention.load(nothing.attention)
         self._replays: dict[tuple[StepSize, int], Launch] = {}
         keys = [(size, variant) for size in self._sizes for variant in self._variants(size)]
-        for size, variant in tqdm(keys, desc="CUDA graphs", unit="graph", disable=None):
-            self._inputs.load(nothing, size)
-            self._replays[size, variant] = capture(self._launch_of(size, variant))
+        with capture_bar(len(keys)) as bar:
+            for size, variant in keys:
+                self._inputs.load(nothing, size)
+                self._replays[size, variant] = capture(self._launch_of(size, variant))
+                bar.update()
 
     def size_for(self, plan: StepPlan) -> StepSize | None:
         """The smallest size that holds the plan; None where the plan has to run eagerly."""
