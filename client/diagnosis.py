@@ -86,6 +86,13 @@ def _reach(deployment: Deployment, probe: Probe) -> Iterator[Finding]:
 
 
 def _clock(probe: Probe) -> Iterator[Finding]:
+    if probe.clock_error and not probe.error:
+        yield Finding(
+            Level.WARNING,
+            f"{probe.service} {probe.address}",
+            f"its clock was not compared: {probe.clock_error}",
+            "start it with that --metrics-port, or leave doctor's out",
+        )
     ahead_s = probe.clock_ahead_s
     if ahead_s is not None and abs(ahead_s) > _CLOCK_SLACK_S:
         way = "ahead of" if ahead_s > 0 else "behind"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -53,11 +54,20 @@ def check_ports(listeners: Sequence[Listener]) -> None:
             try:
                 stack.enter_context(_listening(listener))
             except OSError as error:
-                why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
                 raise ConfigError(
                     f"{listener.flag} is {listener.port}, but nothing can listen on {listener.host}:{listener.port}: "
-                    f"{why}; see what listens there and whether two of these services would, or name another"
+                    f"{_why(error.errno or 0)}"
                 ) from error
+
+
+def _why(number: int) -> str:
+    """What the error means, and what to do. number: the system's, or one of getaddrinfo's, which are below 0."""
+    name_own = "name an address of this machine, or 0.0.0.0 for all"
+    if number < 0:
+        return f"the host does not resolve; {name_own}"
+    is_elsewhere = number == errno.EADDRNOTAVAIL
+    look = "see what listens there and whether two of these services would, or name another port"
+    return f"{os.strerror(number)}; {name_own if is_elsewhere else look}"
 
 
 def check_flags(name: str, module: str, flags: Sequence[str], *, timeout_s: float) -> None:

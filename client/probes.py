@@ -39,6 +39,7 @@ class Probe:
     error: str = ""
     clock_ahead_s: float | None = None  # of this machine's clock, to a second; None: not measured
     certificate_ends_s: float | None = None  # Unix time; None: plaintext, or it cannot be told
+    clock_error: str = ""  # why its clock could not be told, where it was to be
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,12 @@ class Prober:
         place = parse_address(address)
         if place is None:  # one of gRPC's schemes, like unix:
             return Probe(service, address, info, ready, error)
-        return Probe(service, address, info, ready, error, self._clock_ahead_s(place), self._certificate_ends_s(place))
+        ahead_s = self._clock_ahead_s(place) if self.metrics_port else None
+        is_unknown = self.metrics_port and ahead_s is None
+        why = f"no metrics answer at {place.url_host}:{self.metrics_port}" if is_unknown else ""
+        return Probe(service, address, info, ready, error, ahead_s, self._certificate_ends_s(place), why)
 
     def _clock_ahead_s(self, place: HostPort) -> float | None:
-        if not self.metrics_port:
-            return None
         url = f"http://{place.url_host}:{self.metrics_port}/metrics"
         try:
             before = time.time()

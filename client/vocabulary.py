@@ -23,7 +23,7 @@ class Vocabulary:
         if not model_path:
             return cls(None)
         path = Path(model_path)
-        file = (path if path.is_dir() else path.parent) / _FILE
+        file = (path.parent if path.is_file() else path) / _FILE
         if not file.is_file():
             raise ModelLoadError(f"there is no {file}: name the model's folder, or --model-path= to see bare numbers")
         try:

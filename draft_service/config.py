@@ -76,12 +76,8 @@ class DraftConfig(ServiceFlags):
         for name in ("max_total_tokens", "context_length"):
             value = getattr(self, name)
             require(value is None or value >= 2, name, value, "at least 2, or unset")
-        require(
-            self.busy_wait_ms is None or self.busy_wait_ms >= 0,
-            "busy_wait_ms",
-            self.busy_wait_ms,
-            "0 or more, or unset",
-        )
+        wait_ms = self.busy_wait_ms
+        require(wait_ms is None or 0 <= wait_ms <= 1000, "busy_wait_ms", wait_ms, "0 to 1000, or unset")
         require(0 < self.mem_fraction_static < 1, "mem_fraction_static", self.mem_fraction_static, "between 0 and 1")
         if self.max_bulk_rows is not None:
             require(self.max_bulk_rows >= 1, "max_bulk_rows", self.max_bulk_rows, "at least 1, or unset")

@@ -93,12 +93,8 @@ class TargetConfig(ServiceFlags):
         for name in ("max_total_tokens", "context_length", "speculative_tree_deadline_ms"):
             value = getattr(self, name)
             require(value is None or value > 0, name, value, "above 0, or unset")
-        require(
-            self.busy_wait_ms is None or self.busy_wait_ms >= 0,
-            "busy_wait_ms",
-            self.busy_wait_ms,
-            "0 or more, or unset",
-        )
+        wait_ms = self.busy_wait_ms
+        require(wait_ms is None or 0 <= wait_ms <= 1000, "busy_wait_ms", wait_ms, "0 to 1000, or unset")
         timeout_s = self.speculative_draft_timeout_s
         require(timeout_s > 0, "speculative_draft_timeout_s", timeout_s, "above 0 seconds")
 

@@ -167,6 +167,13 @@ def test_an_expired_certificate_is_a_problem() -> None:
     assert (finding.level, finding.message) == (Level.PROBLEM, "its certificate has expired")
 
 
+def test_a_clock_that_was_to_be_compared_and_was_not_is_a_warning() -> None:
+    info = common_pb2.ServiceInfo(service="target")
+    (finding,) = found(Probe("target", "a:1", info, ready=True, clock_error="no metrics answer at a:9"))
+    assert finding.level is Level.WARNING
+    assert "not compared: no metrics answer at a:9" in finding.message
+
+
 def test_a_full_queue_asks_for_targets() -> None:
     reply = router_pb2.RouterServiceGetInfoResponse(speculative_policy="off", queued_requests=5, max_queued_requests=8)
     (finding,) = found(target("a:1"), reply=reply)

@@ -78,5 +78,7 @@ def test_every_form_of_a_host_can_be_listened_on(host, free):
 
 
 def test_a_host_that_is_not_of_this_machine_is_named(free):
-    with pytest.raises(ConfigError, match="nothing can listen on 192"):
+    with pytest.raises(ConfigError, match=r"nothing can listen on 192.*name an address of this machine"):
         check_ports([Listener("--port", "192.0.2.1", free)])
+    with pytest.raises(ConfigError, match="the host does not resolve; name an address"):
+        check_ports([Listener("--port", "no.such.host.invalid", free)])

@@ -26,6 +26,7 @@ from target_service.service import LoadedTarget
         ("--max-total-tokens=0", "--max-total-tokens is 0"),
         ("--max-rows-per-step=4", "--max-rows-per-step is 4; it must be at least 512"),
         ("--speculative-tree-deadline-ms=-1", "--speculative-tree-deadline-ms is -1"),
+        ("--busy-wait-ms=inf", "--busy-wait-ms is inf; it must be 0 to 1000"),
         ("--port=99999", "--port is 99999"),
     ],
 )
