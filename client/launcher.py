@@ -2,66 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
 from client.client import PacelineClient
 from client.credentials import Credentials
+from client.launcher_config import FleetConfig
 from client.mps import MpsDaemon
-from client.placement import DeviceFlags, FleetSize, Placement, count_gpus, place
+from client.placement import FleetSize, Placement, count_gpus, place
 from client.preflight import Listener, check_flags, check_ports, listeners_in
 from client.process import ServiceProcess, ServiceStartError
-from paceline.config import require
-from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.errors import ConfigError
-from paceline.threads import num_cores
-from paceline.tls import TlsFiles
 
 ROUTER_MODULE = "router"
 TARGET_MODULE = "target_service"
 DRAFT_MODULE = "draft_service"
 _LINK_CHECK_INTERVAL_S = 0.05
+_ROUTER_END_S = 5.0  # after its drain: it cancels what still runs and closes its connections
 _LOOK_S = 0.1  # at the other services while one is awaited
-
-
-@dataclass(frozen=True, slots=True)
-class FleetConfig:
-    """Which services to start, and how. Raises ConfigError, naming the flag of ``paceline serve``."""
-
-    num_targets: int = 1
-    num_drafts: int = 1
-    tp_size: int = 1
-    devices: DeviceFlags = field(default_factory=DeviceFlags)
-    dtype: str = "bfloat16"
-    model_path: str = DEFAULT_MODEL_PATH
-    head_path: str = DEFAULT_HEAD_PATH  # "": none, and then no drafts
-    host: str = "127.0.0.1"
-    router_port: int = 0  # 0: a free one
-    num_threads: int = 0  # of each process that runs a model; 0: the cores shared out over a target's ranks
-    log_dir: str = ""  # "": a temporary folder, removed at the end unless an error names it
-    start_timeout_s: float = 180.0
-    link_timeout_s: float = 30.0  # of the start: all services are ready, and a link is a connection and one message
-    stop_grace_s: float = 10.0
-    mps: bool = False  # drafts and targets on one GPU compute at the same time
-    tls: TlsFiles | None = None  # of every service, and of the launcher's own questions to the router
-    router_flags: tuple[str, ...] = ()
-    target_flags: tuple[str, ...] = ()
-    draft_flags: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        require(self.num_targets >= 1, "targets", self.num_targets, "at least 1")
-        require(self.num_drafts >= 0, "drafts", self.num_drafts, "0 (no speculation) or more")
-        require(self.tp_size >= 1, "tp_size", self.tp_size, "at least 1")
-        require(self.num_threads >= 0, "num_threads", self.num_threads, "0 (choose) or more")
-        require(0 <= self.router_port < 65536, "port", self.router_port, "0 (a free one) to 65535")
-        limited = math.isfinite(self.start_timeout_s) and self.start_timeout_s > 0
-        require(limited, "start_timeout_s", self.start_timeout_s, "a number of seconds above 0")
 
 
 class Fleet:
@@ -79,11 +41,11 @@ class Fleet:
         self._keep_logs = bool(config.log_dir)
         self.log_dir = Path(config.log_dir or tempfile.mkdtemp(prefix="paceline-logs-"))
         self.drafts = [
-            self._process("draft", i, DRAFT_MODULE, [*placement.drafts[i], *self._draft_flags()])
+            self._process("draft", i, DRAFT_MODULE, [*placement.drafts[i], *config.flags_of_draft()])
             for i in range(config.num_drafts)
         ]
         self.targets = [
-            self._process("target", i, TARGET_MODULE, [*placement.targets[i], *self._target_flags()])
+            self._process("target", i, TARGET_MODULE, [*placement.targets[i], *config.flags_of_target()])
             for i in range(config.num_targets)
         ]
         self.router: ServiceProcess | None = None
@@ -123,7 +85,7 @@ class Fleet:
             self.router = ServiceProcess(
                 "router",
                 ROUTER_MODULE,
-                flags=self._router_flags(self._peer_flags()),
+                flags=self.config.flags_of_router(self._peer_flags()),
                 port=self.config.router_port,
                 log_path=self.log_dir / "router.log",
             )
@@ -138,15 +100,26 @@ class Fleet:
             raise
 
     def stop(self) -> None:
-        """SIGTERM to the router, then to the rest at once; SIGKILL to each that outlasts the grace. Idempotent."""
-        if self.router is not None:
-            self.router.stop(grace_s=self.config.stop_grace_s)
-        others = [*self.targets, *self.drafts]
-        for process in others:
-            process.terminate()
-        deadline_s = time.monotonic() + self.config.stop_grace_s
-        for process in others:
-            process.stop(grace_s=max(0.0, deadline_s - time.monotonic()))
+        """SIGTERM to the router, then to the rest at once; SIGKILL to each that outlasts its time. Idempotent.
+
+        Running answers get ``config.drain_timeout_s``. What interrupts this ends all at once, as ``kill`` does.
+        """
+        try:
+            if self.router is not None:
+                self.router.stop(grace_s=self.config.drain_timeout_s + _ROUTER_END_S)
+            others = [*self.targets, *self.drafts]
+            for process in others:
+                process.terminate()
+            deadline_s = time.monotonic() + self.config.stop_grace_s
+            for process in others:
+                process.stop(grace_s=max(0.0, deadline_s - time.monotonic()))
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL to all that is left, and the end of what the fleet owns. Idempotent."""
+        for process in self.processes:
+            process.kill()
         if self._mps is not None:
             self._mps.stop()
         if not self._keep_logs:
@@ -178,7 +151,7 @@ class Fleet:
             listeners += listeners_in(flags, host=config.host) * count
         check_ports(listeners)
         if config.router_flags:
-            check_flags("router", ROUTER_MODULE, self._router_flags(), timeout_s=config.start_timeout_s)
+            check_flags("router", ROUTER_MODULE, config.flags_of_router(), timeout_s=config.start_timeout_s)
 
     def _wait_for_links(self, deadline_s: float) -> None:
         with PacelineClient(self.router_address, credentials=Credentials(self.config.tls)) as client:
@@ -199,39 +172,10 @@ class Fleet:
         log_path = self.log_dir / f"{name}-{index}.log"
         return ServiceProcess(log_path.stem, module, flags=flags, port=0, log_path=log_path)
 
-    def _router_flags(self, peers: Sequence[str] = ()) -> list[str]:
-        flags = ["--host", self.config.host, "--model-path", self.config.model_path, *self._tls_flags()]
-        return [*flags, *peers, *self.config.router_flags]
-
     def _peer_flags(self) -> list[str]:
         """Once they serve."""
         flags = ["--targets", ",".join(process.address for process in self.targets)]
         return [*flags, *(["--drafts", ",".join(process.address for process in self.drafts)] if self.drafts else [])]
-
-    def _target_flags(self) -> list[str]:
-        flags = [*self._model_flags(), "--tp-size", str(self.config.tp_size)]
-        flags += ["--num-threads", str(self._num_threads(self.config.num_targets * self.config.tp_size))]
-        return [*flags, *self.config.target_flags]
-
-    def _draft_flags(self) -> list[str]:
-        flags = [*self._model_flags(), "--num-threads", str(self._num_threads(max(1, self.config.num_drafts)))]
-        return [*flags, *self.config.draft_flags]
-
-    def _model_flags(self) -> list[str]:
-        config = self.config
-        flags = ["--host", config.host, "--model-path", config.model_path, "--dtype", config.dtype, *self._tls_flags()]
-        return [*flags, f"--speculative-draft-model-path={config.head_path}"]  # empty: no head, not the default one
-
-    def _tls_flags(self) -> list[str]:
-        files = self.config.tls
-        if files is None:
-            return []
-        flags = ["--tls-cert", files.cert, "--tls-key", files.key, "--tls-ca", files.ca]
-        return [*flags, *(["--tls-peer-name", files.peer_name] if files.peer_name else [])]
-
-    def _num_threads(self, num_sharing: int) -> int:
-        """Draft and target take turns, so each kind gets all cores; processes of a kind share them."""
-        return self.config.num_threads or max(1, num_cores() // num_sharing)
 
 
 def _wait_for_all(processes: Sequence[ServiceProcess], deadline_s: float) -> None:

@@ -160,7 +160,7 @@ def test_a_fleet_gives_the_router_the_addresses_of_its_targets_and_drafts(small_
         assert fleet.router_address == fleet.processes[0].address
         assert [process.name for process in fleet.processes] == ["router", "target-0", "target-1", "draft-0"]
     log = (tmp_path / "logs" / "router.log").read_text()
-    assert f"--targets {targets} --drafts {fleet.drafts[0].address} --policy off" in log
+    assert f"--drain-timeout-s 10 --targets {targets} --drafts {fleet.drafts[0].address} --policy off" in log
     assert "--tp-size 3" in (tmp_path / "logs" / "target-1.log").read_text()
     assert not any(process.running for process in fleet.processes)
 
@@ -255,6 +255,19 @@ def test_a_service_that_the_router_does_not_take_ends_the_start_at_once(small_pr
 def test_a_fleet_that_cannot_be_is_refused_by_its_flag(values, flag):
     with pytest.raises(ConfigError, match=flag):
         FleetConfig(**values)
+
+
+@pytest.mark.parametrize(
+    ("flags", "drain_s"),
+    [
+        ((), 10.0),
+        (("--drain-timeout-s", "60"), 60.0),
+        (("--policy", "off", "--drain-timeout-s=0.5"), 0.5),
+        (("--drain-timeout-s", "soon"), 10.0),
+    ],
+)
+def test_running_answers_get_what_the_router_is_told(flags, drain_s):
+    assert FleetConfig(router_flags=flags).drain_timeout_s == drain_s
 
 
 def test_a_log_folder_that_cannot_be_made_is_named(tmp_path):
