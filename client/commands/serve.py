@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from client.commands.command import Command, parse
 from client.commands.fleet_flags import FleetFlags
+from client.commands.serve_signals import EndSignals, say
 from client.launcher import Fleet, FleetConfig
 from client.process import ServiceProcess, ServiceStartError
 from paceline.config import flag
@@ -43,17 +44,20 @@ class ServeConfig(FleetFlags):
 def main(argv: Sequence[str]) -> int:
     config = parse(ServeConfig, argv, command="serve")
     fleet = Fleet(config.fleet_config())
-    for number in (signal.SIGTERM, signal.SIGINT):  # a shell starts background jobs with SIGINT ignored
-        signal.signal(number, _interrupt)
-    print(f"starting {config.targets} target(s) and {config.drafts} draft(s); logs: {fleet.log_dir}", flush=True)
+    signals = EndSignals(f"services that start get up to {fleet.config.stop_grace_s:g} s")
     try:
+        signals.listen()
+        print(f"starting {config.targets} target(s) and {config.drafts} draft(s); logs: {fleet.log_dir}", flush=True)
         with fleet:
+            signals.waits_for = f"running answers get up to {fleet.config.drain_timeout_s:g} s"
             for process in fleet.processes:
                 print(f"{process.name:9} {process.address}  pid {process.pid}")
             print(f"serving; try: paceline chat --router {fleet.router_address}   (Ctrl-C stops)", flush=True)
             _watch(fleet, restart_timeout_s=config.start_timeout_s)
     except KeyboardInterrupt:
-        print("stopped", flush=True)
+        signals.heed_no_more()
+        fleet.kill()  # what a second request to end has left
+        say("stopped", sys.stdout)
         return 0
 
 
@@ -70,10 +74,6 @@ def _watch(fleet: Fleet, *, restart_timeout_s: float) -> NoReturn:
                 _revive(process, len(recent) + 1, timeout_s=restart_timeout_s)
 
 
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def _revive(process: ServiceProcess, num_deaths: int, *, timeout_s: float) -> None:
     """Starts a replica again on its port. Raises ServiceStartError where that is of no use."""
     what = f"the {process.name} ended with exit code {process.exit_code}"
@@ -82,6 +82,7 @@ def _revive(process: ServiceProcess, num_deaths: int, *, timeout_s: float) -> No
         raise ServiceStartError(f"{what}; deaths in {minutes:g} minutes: {num_deaths}; its log is {process.log_path}")
     print(f"{what}; starting it again (log: {process.log_path})", flush=True)
     process.restart(timeout_s=timeout_s)
+    print(f"the {process.name} is back (pid {process.pid})", flush=True)
 
 
 COMMAND = Command("serve", "start router, drafts and targets on this machine", main)

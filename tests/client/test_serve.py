@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import signal
 import socket
@@ -14,6 +15,7 @@ import pytest
 
 from client.cli import main
 from client.commands import serve
+from client.commands.serve_signals import EndSignals, say
 from tests.support.waiting import WAIT_S
 
 FLAGS = ["serve", "--port", "0", "--drafts", "2"]
@@ -22,7 +24,7 @@ FLAGS = ["serve", "--port", "0", "--drafts", "2"]
 @pytest.fixture
 def signals():
     """serve sets its own handlers."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     yield
     for number, handler in kept.items():
         signal.signal(number, handler)
@@ -57,12 +59,53 @@ def test_serve_names_its_services_and_stops_them_at_sigterm(watched, capsys):
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert watched(look) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert err == "stopping: running answers get up to 10 s; Ctrl-C again ends them now\n"
     assert re.findall(r"^(\S+) +127\.0\.0\.1:\d+  pid \d+$", out, re.M) == ["router", "target-0", "draft-0", "draft-1"]
     assert out.endswith("stopped\n")
     started = [child for child in children if child not in before]
     assert len(started) == 4
     assert not any(child.is_running() for child in started)
+
+
+def test_a_second_ctrl_c_ends_all_at_once_and_leaves_no_logs(watched, small_programs, modules, capsys):
+    small_programs.setattr("client.launcher.ROUTER_MODULE", "impatient_router")
+    before = psutil.Process().children()
+    assert watched(lambda: os.kill(os.getpid(), signal.SIGINT), "--router-args=--drain-timeout-s=1000") == 0
+    out, err = capsys.readouterr()
+    assert err == "stopping: running answers get up to 1000 s; Ctrl-C again ends them now\n"
+    assert out.endswith("stopped\n")
+    assert not list(modules.glob("paceline-logs-*"))
+    assert all(child in before for child in psutil.Process().children())
+
+
+def test_two_ctrl_c_while_the_services_start_leave_nothing(watched, small_programs, modules, capsys):
+    small_programs.setattr("client.launcher.TARGET_MODULE", "pressed_twice")
+    before = psutil.Process().children()
+    assert watched(lambda: None) == 0
+    assert capsys.readouterr().err == "stopping: services that start get up to 10 s; Ctrl-C again ends them now\n"
+    assert not list(modules.glob("paceline-logs-*"))
+    assert all(child in before for child in psutil.Process().children())
+
+
+def test_a_closed_terminal_stops_all_and_leaves_no_logs(watched, modules, capsys):
+    assert watched(lambda: os.kill(os.getpid(), signal.SIGHUP)) == 0
+    assert capsys.readouterr().out.endswith("stopped\n")
+    assert not list(modules.glob("paceline-logs-*"))
+
+
+def test_sighup_stays_ignored_under_nohup(signals):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    EndSignals("").listen()
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_words_for_a_terminal_that_is_gone_go_nowhere():
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as stream:
+        os.close(ours)
+        say("stopping", stream)
+        say("stopped", stream)
 
 
 def test_serve_starts_a_service_that_dies_again_on_its_port(watched, capsys):
@@ -74,6 +117,7 @@ def test_serve_starts_a_service_that_dies_again_on_its_port(watched, capsys):
         if len(printed) == 1:
             os.kill(int(pid), signal.SIGKILL)
         elif "the draft-0 ended with exit code -9; starting it again" in "".join(printed):
+            assert re.search(r"^the draft-0 is back \(pid (\d+)\)$", printed[-1], re.M)[1] != pid
             socket.create_connection(("127.0.0.1", int(port)), timeout=WAIT_S).close()
             os.kill(os.getpid(), signal.SIGTERM)
 

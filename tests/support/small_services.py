@@ -48,6 +48,22 @@ ROUTER = """
     print(f"ready 127.0.0.1:{port}", flush=True)
     signal.sigwait({signal.SIGTERM})
 """
+PRESSED_TWICE = """
+    import os, signal
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    os.kill(os.getppid(), signal.SIGINT)
+    signal.sigwait({signal.SIGTERM})
+    os.kill(os.getppid(), signal.SIGINT)
+    signal.pause()
+"""
+IMPATIENT_ROUTER = (
+    ROUTER
+    + """
+    import os
+    os.kill(os.getppid(), signal.SIGINT)
+    signal.pause()
+"""
+)
 STUBBORN = SERVICE.replace("sigwait({signal.SIGTERM})", "pause()")
 REFUSES = """
     import sys
@@ -65,6 +81,8 @@ PARENT_OF_ANOTHER = """
 PROGRAMS = {
     "service": SERVICE,
     "small_router": ROUTER,
+    "impatient_router": IMPATIENT_ROUTER,  # never drained, it has the launcher's user press Ctrl-C
+    "pressed_twice": PRESSED_TWICE,  # Ctrl-C at its start and at its end, which does not come
     "stubborn": STUBBORN,
     "refuses": REFUSES,
     "crashes": CRASHES,
