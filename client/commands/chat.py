@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import select
 import sys
+import termios
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +20,7 @@ from client.request import Message
 from client.terminal import keep_bytes
 from client.waiting import WaitNotice
 from paceline.config import flag
-from paceline.errors import InvalidInputError
+from paceline.errors import InvalidInputError, PacelineError
 
 _HELP = "/reset starts over, /exit or Ctrl-D leaves, Ctrl-C stops an answer or leaves"
 
@@ -55,8 +59,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _exchange(client: PacelineClient, config: ChatConfig, messages: list[Message]) -> list[Message]:
-    """Streams the answer; returns the question and what came of the answer, or nothing where it was refused, or stopped
-    before its first word."""
+    """Streams the answer; returns the question and what came of the answer, or nothing where it failed, or was stopped
+    before its first word. Raises PacelineError where nobody can ask again.
+    """
     text = ""
     try:
         with (
@@ -74,8 +79,14 @@ def _exchange(client: PacelineClient, config: ChatConfig, messages: list[Message
         print(" [stopped]" if text else "[stopped]")
         if not text:
             return []
-    except InvalidInputError as error:  # most often the conversation outgrew the context
-        print(f"{error}\n/reset starts over", file=sys.stderr)
+    except PacelineError as error:
+        if text:
+            print(flush=True)
+        is_refused = isinstance(error, InvalidInputError)  # most often the conversation outgrew the context
+        if not is_refused and not sys.stdin.isatty():
+            raise
+        todo = "/reset starts over" if is_refused else "this question and its answer are forgotten: ask again"
+        print(f"{error}\n{todo}", file=sys.stderr)
         return []
     return [messages[-1], Message("assistant", text)]
 
@@ -83,12 +94,23 @@ def _exchange(client: PacelineClient, config: ChatConfig, messages: list[Message
 def _read_line() -> str | None:
     """None at the end of the input."""
     is_asked = sys.stdin.isatty()
+    if is_asked and _has_ended(sys.stdin.fileno()):
+        print(file=sys.stderr)
+        return None
     try:
         return input("> " if is_asked else "").strip()
     except EOFError:
         if is_asked:
             print(file=sys.stderr)
         return None
+
+
+def _has_ended(terminal: int) -> bool:
+    """Whether Ctrl-D was typed on its own before this prompt; takes it. Readline, which takes the terminal over, would
+    lose it."""
+    is_readable = bool(select.select([terminal], [], [], 0)[0])
+    num_bytes = int.from_bytes(fcntl.ioctl(terminal, termios.FIONREAD, bytes(4)), sys.byteorder)
+    return is_readable and num_bytes == 0 and not os.read(terminal, 1)
 
 
 COMMAND = Command("chat", "talk with the model in the terminal", main)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -13,10 +14,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import psutil
 import pytest
 
-from paceline.v1 import router_pb2
+from paceline.v1 import common_pb2, router_pb2
 from tests.support.scripted_router import ScriptedRouter
 from tests.support.waiting import WAIT_S
 
@@ -28,6 +30,7 @@ class ChatTerminal:
 
     def __init__(self, address: str) -> None:
         self._ours, theirs = pty.openpty()
+        self._name = os.ttyname(theirs)
         command = [sys.executable, "-m", "client.cli", "chat", "--router", address]
         pipes = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
         self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "TERM": "dumb"}, **pipes)
@@ -43,6 +46,13 @@ class ChatTerminal:
 
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())
+
+    def press_ctrl_d(self) -> None:
+        """While an answer comes; returns once the terminal holds it for the command."""
+        self.type("\x04")
+        terminal = os.open(self._name, os.O_RDONLY | os.O_NOCTTY)
+        assert select.select([terminal], [], [], WAIT_S)[0], "the terminal does not hold it"
+        os.close(terminal)
 
     def press_ctrl_c(self) -> None:
         """Once the command waits: Python's readline does not see one that comes just before its select."""
@@ -118,4 +128,50 @@ def test_ctrl_d_at_the_prompt_ends_the_chat_on_a_line_of_its_own(terminal):
     terminal.read_until("> ")
     terminal.type("\x04")
     assert terminal.read_until("\r\n") == "\n"
+    assert terminal.process.wait(WAIT_S) == 0
+
+
+@pytest.fixture
+def go_on(router: ScriptedRouter) -> Iterator[threading.Event]:
+    """The router says one word, waits for this, and breaks off where it was asked to "break", or else ends."""
+    event = threading.Event()
+
+    def answer(request, context):
+        yield router_pb2.GenerateResponse(text="Once", token_ids=[5], prompt_ids=[1])
+        event.wait(WAIT_S)
+        if request.chat.messages[-1].content == "break":
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
+        yield router_pb2.GenerateResponse(
+            token_ids=[0],
+            offset=1,
+            finish_reason=common_pb2.FINISH_REASON_STOP,
+            usage=router_pb2.Usage(prompt_tokens=1, completion_tokens=2),
+        )
+
+    router.script = answer
+    yield event
+    event.set()
+
+
+def test_an_answer_that_breaks_off_leaves_the_conversation_before_it(router, terminal, go_on):
+    go_on.set()
+    terminal.read_until("> ")
+    for question in ("first", "break", "break"):
+        terminal.type(f"{question}\n")
+        shown = terminal.read_until("\r\n> ")
+    assert re.search(
+        r"Once\n.*the connection broke.*\nthis question and its answer are forgotten: ask again\n> $", shown
+    )
+    terminal.type("last\n")
+    terminal.read_until("Once\r\n> ")
+    contents = [message.content for message in router.requests[-1].chat.messages]
+    assert contents == ["first", "Once", "last"]
+
+
+def test_ctrl_d_while_an_answer_comes_leaves_after_it(router, terminal, go_on):
+    terminal.read_until("> ")
+    terminal.type("tell me\n")
+    terminal.read_until("Once")
+    terminal.press_ctrl_d()
+    go_on.set()
     assert terminal.process.wait(WAIT_S) == 0

@@ -15,6 +15,7 @@ import grpc
 import pytest
 
 from client.cli import main
+from paceline.errors import UnavailableError
 from paceline.v1 import common_pb2, router_pb2
 from tests.support.waiting import WAIT_S
 
@@ -237,6 +238,19 @@ def test_chat_goes_on_after_a_refused_message(router, monkeypatch, capsys):
     assert chat(router, monkeypatch, ["a message that is long", "short"]) == 0
     assert [message.content for message in router.requests[1].chat.messages] == ["short"]
     assert "the prompt is too long" in capsys.readouterr().err
+
+
+def test_chat_from_a_file_ends_where_the_router_fails(router, monkeypatch, capsys):
+    def break_off(request, context):
+        yield router_pb2.GenerateResponse(text="Once", token_ids=[1])
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
+
+    router.script = break_off
+    assert chat(router, monkeypatch, ["first", "second"]) == UnavailableError.exit_code
+    assert len(router.requests) == 1
+    out, err = capsys.readouterr()
+    assert out == "Once\n"
+    assert "the connection broke" in err
 
 
 def test_info_shows_each_replica(router, capsys):
