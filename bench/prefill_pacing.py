@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from client.aio import AsyncPacelineClient
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
+from client.launcher_config import FleetConfig
 from client.placement import DeviceFlags
 from client.request import Sampling
 from paceline.config import exit_with, flag, parse_flags, require

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from bench.router_dress import DIRECT, Dress, free_port
 from bench.scraper import Scraper
-from client.launcher import ROUTER_MODULE, Fleet, FleetConfig
+from client.launcher import ROUTER_MODULE, Fleet
+from client.launcher_config import FleetConfig
 from client.process import ServiceProcess
 
 _STUB_MODULE = "bench.stub_target"

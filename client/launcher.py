@@ -18,8 +18,6 @@ from client.preflight import Listener, check_flags, check_ports, listeners_in
 from client.process import ServiceProcess, ServiceStartError
 from paceline.errors import ConfigError
 
-__all__ = ["Fleet", "FleetConfig"]
-
 ROUTER_MODULE = "router"
 TARGET_MODULE = "target_service"
 DRAFT_MODULE = "draft_service"

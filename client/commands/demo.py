@@ -12,7 +12,8 @@ import paceline.fetch
 from client.client import PacelineClient
 from client.commands.command import Command, parse
 from client.completion import Completion
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
+from client.launcher_config import FleetConfig
 from client.placement import DEVICES, DeviceFlags
 from client.request import GenerateOptions, Message, Sampling
 from paceline.config import flag

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 
 from client.commands.request_flags import TreeFlags
-from client.launcher import FleetConfig
+from client.launcher_config import FleetConfig
 from client.placement import DEVICES, DeviceFlags
 from paceline.config import flag
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH

@@ -13,7 +13,8 @@ from typing import NoReturn
 from client.commands.command import Command, parse
 from client.commands.fleet_flags import FleetFlags
 from client.commands.serve_signals import EndSignals, say
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
+from client.launcher_config import FleetConfig
 from client.process import ServiceProcess, ServiceStartError
 from paceline.config import flag
 

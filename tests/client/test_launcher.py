@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from client import launcher
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
+from client.launcher_config import FleetConfig
 from client.placement import DeviceFlags
 from client.process import ServiceProcess, ServiceStartError
 from client.terminal import say_error

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from client import launcher
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
+from client.launcher_config import FleetConfig
 from client.preflight import Listener, check_ports, listeners_in
 from client.process import ServiceStartError
 from paceline.errors import ConfigError

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from client.client import PacelineClient
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
+from client.launcher_config import FleetConfig
 from tests.support.services import PATIENT, ROOT, WAIT_S, Oracle
 
 

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from client.client import Generation, PacelineClient
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
+from client.launcher_config import FleetConfig
 from client.request import GenerateOptions, Sampling
 from paceline.errors import CapacityError, DeadlineError
 from tests.support.services import WAIT_S, wait_until

@@ -10,7 +10,8 @@ import pytest
 
 from client.client import PacelineClient
 from client.completion import Completion
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
+from client.launcher_config import FleetConfig
 from client.process import ServiceProcess
 from client.request import GenerateOptions, Message, Sampling
 from paceline.types import TreeShape

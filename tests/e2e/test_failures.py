@@ -12,7 +12,8 @@ from contextlib import ExitStack
 import pytest
 
 from client.client import Generation, PacelineClient
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
+from client.launcher_config import FleetConfig
 from client.request import GenerateOptions, Message, Sampling
 from tests.support.services import PATIENT, TREE, WAIT_S, ask, free_pages, wait_until
 

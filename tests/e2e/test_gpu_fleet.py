@@ -13,7 +13,8 @@ import torch
 from bench.inflate import InflateConfig, inflate
 from client.client import PacelineClient
 from client.completion import Completion
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
+from client.launcher_config import FleetConfig
 from client.placement import DeviceFlags
 from client.request import GenerateOptions, Sampling, Speculation
 from paceline.types import TreeShape

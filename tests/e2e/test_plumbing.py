@@ -15,7 +15,8 @@ import pytest
 from client.client import PacelineClient
 from client.completion import Completion
 from client.credentials import Credentials
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
+from client.launcher_config import FleetConfig
 from client.request import Sampling
 from paceline.errors import AccessError, UnavailableError
 from paceline.tls import TlsFiles

@@ -10,7 +10,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from client.client import PacelineClient
-from client.launcher import Fleet, FleetConfig
+from client.launcher import Fleet
+from client.launcher_config import FleetConfig
 from client.request import Sampling
 from tests.support.services import PATIENT, TREE, WAIT_S, ask
 
