@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from client.client import Generation
 from client.commands.command import Command, parse_words
 from client.commands.request_flags import RequestFlags, parse_ids
 from client.completion import Completion
@@ -16,7 +17,7 @@ from client.request import Message, Prompt
 from client.terminal import keep_bytes
 from client.waiting import WaitNotice
 from paceline.config import flag
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, PacelineError
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,7 @@ def main(argv: Sequence[str]) -> int:
         WaitNotice(client) as notice,
         client.generate(prompt, sampling=sampling, options=options) as answer,
     ):
-        for delta in answer:
-            notice.heard()
-            if not config.json:
-                print(delta.text, end="", flush=True)
-        completion = answer.result()
+        completion = _streamed(answer, notice, shows_text=not config.json)
     if config.json:
         print(json.dumps(_as_json(completion), ensure_ascii=False))
         return 0
@@ -75,6 +72,22 @@ def main(argv: Sequence[str]) -> int:
     if config.stats:
         print(describe_completion(completion), file=sys.stderr)
     return 0
+
+
+def _streamed(answer: Generation, notice: WaitNotice, *, shows_text: bool) -> Completion:
+    """What breaks off in the midst of the text is told on a line of its own."""
+    has_text = False
+    try:
+        for delta in answer:
+            notice.heard()
+            if shows_text:
+                print(delta.text, end="", flush=True)
+                has_text = has_text or bool(delta.text)
+        return answer.result()
+    except PacelineError:
+        if has_text:
+            print(flush=True)
+        raise
 
 
 def _as_json(completion: Completion) -> dict[str, object]:

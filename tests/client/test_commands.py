@@ -253,6 +253,18 @@ def test_chat_from_a_file_ends_where_the_router_fails(router, monkeypatch, capsy
     assert "the connection broke" in err
 
 
+def test_generate_tells_what_broke_on_a_line_of_its_own(router, capsys):
+    def break_off(request, context):
+        yield router_pb2.GenerateResponse(text="Once", token_ids=[1])
+        context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
+
+    router.script = break_off
+    assert main(["generate", "--router", router.address, "go on"]) == UnavailableError.exit_code
+    out, err = capsys.readouterr()
+    assert out == "Once\n"
+    assert "the connection broke" in err
+
+
 def test_info_shows_each_replica(router, capsys):
     assert main(["info", "--router", router.address]) == 0
     out = capsys.readouterr().out
