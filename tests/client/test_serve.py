@@ -89,9 +89,18 @@ def test_two_ctrl_c_while_the_services_start_leave_nothing(watched, small_progra
 
 
 def test_a_closed_terminal_stops_all_and_leaves_no_logs(watched, modules, capsys):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
     assert watched(lambda: os.kill(os.getpid(), signal.SIGHUP)) == 0
     assert capsys.readouterr().out.endswith("stopped\n")
     assert not list(modules.glob("paceline-logs-*"))
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing(watched, capsys):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    numbers = iter([signal.SIGHUP, signal.SIGHUP, signal.SIGTERM])
+    assert watched(lambda: os.kill(os.getpid(), next(numbers))) == 0
+    assert next(numbers, None) is None, "it went on after the first"
+    assert capsys.readouterr().out.endswith("stopped\n")
 
 
 def test_sighup_stays_ignored_under_nohup(signals):
