@@ -9,6 +9,7 @@ from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 
+from draft_service.round_table import RoundTable
 from engine.tree_columns import TreeColumns
 from kernels.round_wire import COMMITTED_LEN, ROUND, SESSION
 from paceline.tree import DraftTree
@@ -35,10 +36,10 @@ class SessionReply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TreeReplies:
-    """Answers that all carry a tree. Columns [b]."""
+class TreeReplies(RoundTable):
+    """Answers that all carry a tree."""
 
-    table: np.ndarray  # int64: the rows of a round's table, see kernels.round_wire, up to COMMITTED_LEN at least
+    table: np.ndarray  # int64: rows up to COMMITTED_LEN at least
     trees: TreeColumns
 
     @classmethod
@@ -60,21 +61,6 @@ class TreeReplies:
 
     def __len__(self) -> int:
         return self.table.shape[1]
-
-    @property
-    def session(self) -> np.ndarray:
-        """uint64."""
-        return self.table[SESSION].view(np.uint64)
-
-    @property
-    def round(self) -> np.ndarray:
-        """int64."""
-        return self.table[ROUND]
-
-    @property
-    def committed_len(self) -> np.ndarray:
-        """int64."""
-        return self.table[COMMITTED_LEN]
 
     def take(self, places: np.ndarray) -> TreeReplies:
         """Some of them. places: int64."""

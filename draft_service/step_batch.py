@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 from torch import Tensor
 
+from draft_service.round_table import RoundTable
 from draft_service.rows import Rows
 from draft_service.session import Ask, PickedWork
 from engine.extend_batch import FeaturePart, joined, rows_of, tensor_of
@@ -30,11 +31,11 @@ NO_ROUND = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StepBatch:
+class StepBatch(RoundTable):
     """Of b sessions; rows are flat, in the order of the sessions.
 
-    Columns [b] are rows of the table, as kernels.round_wire says. A message has no seats yet, and may name a session
-    twice. What runs is of distinct sessions with at least one row each, and of some the round may be NO_ROUND.
+    A message has no seats yet, and may name a session twice. What runs is of distinct sessions with at least one row
+    each, and of some the round may be NO_ROUND: no ask is answered.
     """
 
     table: np.ndarray  # int64
@@ -90,21 +91,6 @@ class StepBatch:
     def size(self) -> int:
         """Sessions."""
         return self.table.shape[1]
-
-    @property
-    def session(self) -> np.ndarray:
-        """uint64: its number."""
-        return self.table[SESSION].view(np.uint64)
-
-    @property
-    def round(self) -> np.ndarray:
-        """int64: of the ask that is answered once the rows are in; NO_ROUND: none is."""
-        return self.table[ROUND]
-
-    @property
-    def committed_len(self) -> np.ndarray:
-        """int64: once the rows are in."""
-        return self.table[COMMITTED_LEN]
 
     @property
     def arrived_s(self) -> np.ndarray:
