@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.config import flag, require
+from paceline.config import flag, require, require_apart
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.errors import ConfigError, InvalidInputError
 from paceline.logs import LEVELS
@@ -70,6 +70,12 @@ class DraftConfig(ServiceFlags):
         require(0 <= self.port < 65536, "port", self.port, "0 to 65535")
         require(0 <= self.round_port < 65536, "round_port", self.round_port, "0 to 65535")
         require(0 <= self.metrics_port < 65536, "metrics_port", self.metrics_port, "0 to 65535")
+        require_apart(
+            port=self.port,
+            round_port=self.round_port,
+            metrics_port=self.metrics_port,
+            health_port=self.health_port,
+        )
         require(self.drain_timeout_s >= 0, "drain_timeout_s", self.drain_timeout_s, "0 or more")
         for name in ("num_threads", "page_size", "max_running_requests", "max_round_rows"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")

@@ -109,6 +109,16 @@ def require(ok: bool, flag_name: str, value: object, allowed: str) -> None:
         raise ConfigError(f"--{flag_name.replace('_', '-')} is {value}; it must be {allowed}")
 
 
+def require_apart(**ports: int) -> None:
+    """Ports of one host, by field name; 0 is none, or a free one. Raises ConfigError naming two flags with the same."""
+    flags: dict[int, str] = {}
+    for name, port in ports.items():
+        flag_name = "--" + name.replace("_", "-")
+        if port and port in flags:
+            raise ConfigError(f"{flags[port]} and {flag_name} are both {port}; give each a port of its own")
+        flags[port] = flag_name
+
+
 def exit_with(error: PacelineError, *, prog: str) -> NoReturn:
     """Ends the program with the error's message on stderr and its exit code."""
     print(f"{prog}: {error}", file=sys.stderr)
