@@ -16,7 +16,7 @@ from client.environment import program_environment
 from client.process import ServiceStartError
 from paceline.errors import ConfigError
 
-_SIDE_PORTS = ("metrics-port", "health-port", "page-port")
+_SIDE_PORTS = ("metrics-port", "health-port", "page-port", "round-port")
 
 
 @dataclass(frozen=True, slots=True)

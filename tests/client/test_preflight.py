@@ -63,9 +63,11 @@ def test_a_target_that_refuses_its_flags_is_not_left_waiting_behind_a_draft_that
 
 def test_the_ports_in_a_services_flags_are_found_whichever_way_they_are_written():
     flags = ["--metrics-port=9100", "--page-port", "80", "--host", "10.0.0.1", "--page-size", "16", "--health-port=0"]
+    flags.append("--round-port=7400")
     assert listeners_in(flags, host="127.0.0.1") == [
         Listener("--metrics-port", "10.0.0.1", 9100),
         Listener("--page-port", "127.0.0.1", 80),
+        Listener("--round-port", "10.0.0.1", 7400),
     ]
     assert listeners_in(["--metrics-port=many"], host="127.0.0.1") == []
     assert listeners_in(["--metrics-port"], host="127.0.0.1") == []
