@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.errors import ConfigError
 
+_EXPECTED = "name a TOML file, or a folder with a file a flag"
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 
@@ -24,7 +25,7 @@ def with_config_file(argv: Sequence[str], parser: argparse.ArgumentParser) -> li
     try:
         found, rest = finder.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
-        raise ConfigError(f"{error}; name a TOML file, or a folder with a file a flag") from error
+        raise ConfigError(f"{error}; {_EXPECTED}") from error
     if found.config is None:
         return rest
     return [*flags_of(read_values(found.config), parser, source=found.config), *rest]
@@ -36,12 +37,15 @@ def read_values(path: Path) -> dict[str, Any]:
         if path.is_dir():
             # Kubernetes keeps the versions of a mounted ConfigMap in entries that begin with two dots.
             files = [entry for entry in sorted(path.iterdir()) if not entry.name.startswith(".") and entry.is_file()]
-            return {file.name: file.read_text().strip() for file in files}
-        return tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path} cannot be read: {error}") from error
+            return {file.name: _text(file).strip() for file in files}
+        return tomllib.loads(_text(path))
+    except FileNotFoundError as error:
+        raise ConfigError(f"--config: {path} is not there; {_EXPECTED}") from error
+    except OSError as error:
+        why = f"{error.strerror}; let this user read it, or {_EXPECTED}"
+        raise ConfigError(f"--config: {error.filename or path} cannot be read: {why}") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"--config {path} is no TOML: {error}") from error
+        raise ConfigError(f"--config: {path} is no TOML: {error}") from error
 
 
 def flags_of(values: Mapping[str, Any], parser: argparse.ArgumentParser, *, source: Path) -> list[str]:
@@ -58,6 +62,13 @@ def flags_of(values: Mapping[str, Any], parser: argparse.ArgumentParser, *, sour
         else:
             words.append(f"{name}={_word(value, f'{source}: {key}')}")
     return words
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--config: {file} is no text in UTF-8 ({error.reason}); {_EXPECTED}") from error
 
 
 def _truth(value: Any, where: str) -> bool:

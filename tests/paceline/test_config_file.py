@@ -62,8 +62,14 @@ def test_a_bad_file_is_refused_with_its_path_and_key(tmp_path: Path, text: str, 
         parse("--config", str(file))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.toml cannot be read"):
+def test_what_cannot_be_read_is_named_with_what_to_do(tmp_path: Path) -> None:
+    what_to_do = "name a TOML file, or a folder with a file a flag$"
+    with pytest.raises(ConfigError, match=rf"^--config: \S+nowhere\.toml is not there; {what_to_do}"):
         parse("--config", str(tmp_path / "nowhere.toml"))
+    (tmp_path / "port").write_bytes(b"\xff7")
+    with pytest.raises(ConfigError, match=rf"^--config: \S+/port is no text in UTF-8 \(.*{what_to_do}"):
+        parse("--config", str(tmp_path))
+    with pytest.raises(ConfigError, match=rf"^--config: \S+/port/x cannot be read: Not a directory; .*{what_to_do}"):
+        parse("--config", str(tmp_path / "port" / "x"))
     with pytest.raises(ConfigError, match="--config"):
         parse("--config")
