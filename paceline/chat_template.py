@@ -17,17 +17,25 @@ from jinja2.parser import Parser
 from paceline.errors import InvalidInputError, ModelLoadError
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+# What an expression of a template raises.
+_FAILURES = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
 
 
 class ChatTemplate:
     """Renders messages to a prompt with the assistant's turn opened, in a sandbox.
 
-    Raises ModelLoadError for a template that is no Jinja.
+    Raises ModelLoadError for a template that is no Jinja. file: where it comes from, for messages.
     """
 
     def __init__(
-        self, source: str, *, special_tokens: Mapping[str, str], now: Callable[[], datetime] = datetime.now
+        self,
+        source: str,
+        *,
+        special_tokens: Mapping[str, str],
+        file: Path | None = None,
+        now: Callable[[], datetime] = datetime.now,
     ) -> None:
+        self._name = file.name if file else "template"  # without its folder: callers see it, too
         self._special_tokens = dict(special_tokens)
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationBlock]
@@ -40,7 +48,9 @@ class ChatTemplate:
             # In place of Jinja's chain of two: through that went half of a render's time (17 of 35 us on an AMD EPYC).
             self._template.globals = dict(self._template.globals)
         except jinja2.TemplateSyntaxError as error:
-            raise ModelLoadError(f"the chat template does not parse: line {error.lineno}: {error.message}") from error
+            where = f" in {file}" if file else ""
+            what = f"line {error.lineno}: {error.message}"
+            raise ModelLoadError(f"the chat template{where} does not parse: {what}; mend or remove it") from error
 
     @classmethod
     def load(cls, model_path: str) -> ChatTemplate | None:
@@ -48,25 +58,33 @@ class ChatTemplate:
         path = Path(model_path)
         folder = path.parent if path.is_file() else path
         config = _read_json(folder / "tokenizer_config.json")
-        file = folder / "chat_template.jinja"
+        own = folder / "chat_template.jinja"
+        file = own if own.is_file() else folder / "tokenizer_config.json"
         try:
-            source = file.read_text(encoding="utf-8") if file.is_file() else _default_of(config.get("chat_template"))
+            source = own.read_text(encoding="utf-8") if file == own else _default_of(config.get("chat_template"))
         except (KeyError, AttributeError, UnicodeDecodeError) as error:
-            where = file if file.is_file() else folder / "tokenizer_config.json"
-            raise ModelLoadError(f"the chat template in {where} is damaged ({error!r}); mend or remove it") from error
+            raise ModelLoadError(f"the chat template in {file} is damaged ({error!r}); mend or remove it") from error
         if source is None:
             return None
         special_tokens = {name: _content(config[name]) for name in _SPECIAL_TOKENS if config.get(name)}
-        return cls(source, special_tokens=special_tokens)
+        return cls(source, special_tokens=special_tokens, file=file)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt's text, special tokens spelt out. Raises InvalidInputError where the template refuses."""
+        """The prompt's text, special tokens spelt out. Raises InvalidInputError where the template refuses or fails."""
         try:
             return self._template.render(
                 messages=messages, tools=None, documents=None, add_generation_prompt=True, **self._special_tokens
             )
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
+        except _RefusalError as error:
             raise InvalidInputError(f"chat does not fit the model's template: {error}; change its messages") from error
+        except _FAILURES as error:
+            raise InvalidInputError(
+                f"the model's chat template ({self._name}) fails with these messages: {error}; change them, or mend it"
+            ) from error
+
+
+class _RefusalError(jinja2.TemplateRuntimeError):
+    """The template's own word on messages that it does not take."""
 
 
 class _GenerationBlock(Extension):
@@ -80,7 +98,7 @@ class _GenerationBlock(Extension):
 
 
 def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateRuntimeError(message)
+    raise _RefusalError(message)
 
 
 def _to_json(value: Any, **options: Any) -> str:

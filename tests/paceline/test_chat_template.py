@@ -67,9 +67,33 @@ def test_a_template_cannot_reach_outside_its_sandbox() -> None:
         template.render(MESSAGES)
 
 
-def test_a_template_that_does_not_parse_names_its_line() -> None:
-    with pytest.raises(ModelLoadError, match="line 2"):
-        ChatTemplate("\n{% for %}", special_tokens={})
+def test_a_template_that_does_not_parse_names_its_file_and_line(tmp_path: Path) -> None:
+    for name, content in (
+        ("tokenizer_config.json", json.dumps({"chat_template": "\n{% for %}"})),
+        ("chat_template.jinja", "\n{{ x | nofilter }}"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ModelLoadError, match=rf"the chat template in \S+/{name} does not parse: line 2: "):
+            ChatTemplate.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 1 / 0 }}",
+        "{{ range(10 ** 9) }}",
+        "{{ '{} {}'.format(1) }}",
+        "{{ messages[0].nothing.more }}",
+        "{% for a in 5 %}{% endfor %}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+    ],
+)
+def test_a_template_that_fails_is_named_by_its_file(tmp_path: Path, source: str) -> None:
+    (tmp_path / "chat_template.jinja").write_text(source)
+    template = ChatTemplate.load(str(tmp_path))
+    assert template is not None
+    with pytest.raises(InvalidInputError, match=r"chat template \(chat_template\.jinja\) fails .*change them, or mend"):
+        template.render(MESSAGES)
 
 
 def test_a_damaged_template_is_refused_by_its_file(tmp_path: Path) -> None:
