@@ -17,7 +17,7 @@ static PyObject *list_of_int32(const int32_t *values, int64_t count) {
 }
 
 /* Whether each tree's tokens are there, in an array of total, and its request; the first that is not stands in at. */
-static int are_committable(const Requests *requests, const int64_t *heads, const int32_t *accepted, int64_t b,
+static int are_committable(const RequestTable *requests, const int64_t *heads, const int32_t *accepted, int64_t b,
                            int64_t total, int64_t *at) {
     int64_t start = 0;
     for (*at = 0; *at < b; start += (int64_t)accepted[*at] + 1, ++*at) {
@@ -36,7 +36,7 @@ PyDoc_STRVAR(commit_walk_doc,
 
 static PyObject *commit_walk(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     Buffers buffers = {.count = 0};
-    Requests requests;
+    RequestTable requests;
     PyObject *lists[3] = {NULL}, *result = NULL;
     if (!has_count(given, 8)) return NULL;
     const int64_t step = PyLong_AsLongLong(args[7]);

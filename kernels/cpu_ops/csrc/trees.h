@@ -48,12 +48,13 @@ static int64_t pages_for(int64_t num_tokens, int64_t page_size) { return (num_to
 enum { COMMITTED, PENDING, PENDING_TREE, LIMIT, LAST_STEP, NUM_FACTS };
 enum { HEAD_ROW, HEAD_BASE, HEAD_ALLOWED, NUM_HEADS };
 
+/* A row for each request that may run; contiguous. */
 typedef struct {
     int32_t *tokens;         /* [num_rows, context_length] */
     const int32_t *page_ids; /* [num_rows, num_pages] */
     int64_t *facts;          /* [NUM_FACTS, num_rows] */
     int64_t num_rows, context_length, num_pages, page_size;
-} Requests;
+} RequestTable;
 
 /* One tree that is due: nodes are int32 [2, count], tokens and parents. */
 typedef struct {
@@ -62,7 +63,7 @@ typedef struct {
 } Due;
 
 /* Tree r of the lists. 0, maybe with an exception set, for one that is none or whose tokens or pages are not there. */
-static int find_due(const Requests *requests, PyObject *rows, PyObject *trees, Py_ssize_t r, Due *due) {
+static int find_due(const RequestTable *requests, PyObject *rows, PyObject *trees, Py_ssize_t r, Due *due) {
     due->row = PyLong_AsLongLong(PyList_GetItem(rows, r));
     if (due->row < 0 || due->row >= requests->num_rows) return 0;
     const int64_t *fact = requests->facts + due->row;
@@ -128,7 +129,7 @@ static int plan_nodes(const Plan *plan, int64_t first, const Due *due) {
 }
 
 /* The entries of tree r, whose first node is row first; page pages are listed before its own. */
-static void plan_entries(const Plan *plan, const Requests *requests, int64_t r, int64_t first, const Due *due) {
+static void plan_entries(const Plan *plan, const RequestTable *requests, int64_t r, int64_t first, const Due *due) {
     const int64_t *fact = requests->facts + due->row, num_rows = requests->num_rows, page_size = requests->page_size;
     const int32_t *pages_of = requests->page_ids + due->row * requests->num_pages;
     const int64_t pages = pages_for(due->base + due->count, page_size), page = plan->page_indptr[r];
@@ -151,14 +152,14 @@ static void plan_entries(const Plan *plan, const Requests *requests, int64_t r, 
 }
 
 /* tokens, page_ids and facts as arguments, the facts and tokens to be written or not; 0 with an exception set. */
-static int take_requests(Buffers *buffers, PyObject *const *args, int flags, Requests *requests) {
+static int take_requests(Buffers *buffers, PyObject *const *args, int flags, RequestTable *requests) {
     const Py_buffer *tokens = array(buffers, args[0], 4, 2, flags);
     const Py_buffer *page_ids = tokens ? array(buffers, args[1], 4, 2, 0) : NULL;
     const Py_buffer *facts = page_ids ? array(buffers, args[2], 8, 2, flags) : NULL;
     if (!facts) return 0;
-    *requests = (Requests){.tokens = tokens->buf, .page_ids = page_ids->buf, .facts = facts->buf,
-                           .num_rows = tokens->shape[0], .context_length = tokens->shape[1],
-                           .num_pages = page_ids->shape[1]};
+    *requests = (RequestTable){.tokens = tokens->buf, .page_ids = page_ids->buf, .facts = facts->buf,
+                               .num_rows = tokens->shape[0], .context_length = tokens->shape[1],
+                               .num_pages = page_ids->shape[1]};
     if (requests->context_length <= INT32_MAX - MAX_NODES && page_ids->shape[0] == requests->num_rows &&
         facts->shape[0] == NUM_FACTS && facts->shape[1] == requests->num_rows)
         return 1;
@@ -175,7 +176,7 @@ PyDoc_STRVAR(plan_step_doc,
 
 static PyObject *plan_step(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
     Buffers buffers = {.count = 0};
-    Requests requests;
+    RequestTable requests;
     PyObject *arena = NULL, *result = NULL;
     if (!has_count(given, 7)) return NULL;
     const int64_t page_size = PyLong_AsLongLong(args[3]);
