@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -285,3 +287,18 @@ def test_a_token_that_is_cut_off_is_left_to_protobuf() -> None:
         content = extend.SerializeToString() + column
         payload = field_head(draft_pb2.SpeculateRequest.EXTEND_FIELD_NUMBER, len(content)) + content
         assert (read_extend(payload, ExtendBounds(VOCAB, extend.incarnation, 1)) is not None) is is_whole
+
+
+def test_a_column_that_claims_more_sessions_than_the_others_takes_no_memory() -> None:
+    message = request(np.random.default_rng(7))
+    bounds = bounds_of(message)
+    for name in ("session", *COLUMNS.values(), *SHAPE_NAMES, "num_tokens_for_logprob_per_req"):
+        extend = draft_pb2.SpeculateRequest.FromString(message.SerializeToString()).extend
+        extend.hidden_states.ClearField("data")
+        getattr(extend, name).extend([1] * 1_000_000)
+        payload = draft_pb2.SpeculateRequest(extend=extend).SerializeToString()
+        tracemalloc.start()
+        assert read_extend(payload, bounds) is None
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 10_000

@@ -59,6 +59,14 @@ static int is_packed(Span packed) {
     return 1;
 }
 
+/* Whether each column has count numbers. Asked before the table is made: a session takes 88 bytes of that, one of a column. */
+static int have_count(const Span *fields, int64_t count) {
+    static const int columns[] = {ROUND, BASE_LEN, NUM_ROWS, PROPOSES, NUM_STEPS, TOPK, NUM_NODES};
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+        if (count_varints(fields[columns[i]]) != count) return 0;
+    return !fields[MIN_PERMILLE].at || count_varints(fields[MIN_PERMILLE]) == count;
+}
+
 /* Whether num_steps, eagle_topk, num_draft_tokens and min_path_permille, each below 2**32 and so many numbers apart, are a
  * TreeShape of paceline/types.py. */
 static int is_shape(const int64_t *numbers, int64_t apart) {
@@ -94,7 +102,8 @@ PyObject *py_read_extend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
     const int64_t count = count_varints(fields[SESSION]), rows = count_varints(fields[TOKENS]);
     int64_t shape[2];
     if (!tensor[DATA].at) tensor[DATA] = (Span){begin, begin}; /* an empty field is not written */
-    if (!count || count_varints(tensor[SHAPE]) != 2 || !column(tensor[SHAPE], shape, 2, limit)) goto other;
+    if (!count || !have_count(fields, count)) goto other;
+    if (count_varints(tensor[SHAPE]) != 2 || !column(tensor[SHAPE], shape, 2, limit)) goto other;
     if (shape[0] != rows || shape[1] != width) goto other;
     table = PyByteArray_FromStringAndSize(NULL, NUM_TABLE_ROWS * count * 8 + rows * 4);
     int64_t *to = table ? (int64_t *)PyByteArray_AsString(table) : NULL;
