@@ -81,7 +81,7 @@ def error_from_status(error: grpc.RpcError, address: str) -> PacelineError:
     kind = _ERRORS.get(code, ServiceFailureError)
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
         return InvalidInputError(f"the request is too large to send ({details}): give a shorter prompt")
-    if fault := link_fault(details, address):
+    if fault := link_fault(code, details, address):
         kind = UnavailableError if code == grpc.StatusCode.UNIMPLEMENTED else kind
         start = ": start it (paceline serve) or name the right address" if fault == nothing_answers(address) else ""
         return kind(fault + start)

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import re
 
-_HTTP_STATUS = re.compile(r"Received http2 header with status: (\d+)")  # of a proxy, or of a web server
+import grpc
+
+# Statuses that no connection ends with: they are a service's, whatever words it quotes.
+_OF_SERVICES = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.OUT_OF_RANGE,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.DATA_LOSS,
+)
+_HTTP_STATUS = re.compile(r"^Received http2 header with status: (\d+)")  # of a proxy, or of a web server
 _NO_PROCESS = "failed to connect"
 _NO_GRPC = "what answers {at} speaks no gRPC: name a service's --port, not its metrics or live page"
 _NO_HOST = "the resolver finds no host {at}: see the spelling, and whether DNS works on this machine"
@@ -19,26 +32,30 @@ _FAULTS = (
     ("Deadline Exceeded", "what answers {at} took longer than allowed: see whether it hangs or has too much to do"),
     ("ping timeout", "the connection{to} was given up, for pings went unanswered: see whether the process there hangs"),
 )
-_BROKEN = ("Socket closed", "Stream removed", "Connection reset", "GOAWAY", "Cancelling all calls")
+_BROKEN = ("Socket closed", "Stream removed", "Connection reset", "recvmsg", "GOAWAY", "Cancelling all calls")
+# gRPC begins with its own words, a service that passes them on does not.
+_OPENINGS = (*(sign for sign, _ in _FAULTS), *_BROKEN)
 
 
-def link_fault(details: str, address: str = "") -> str:
-    """Who is at fault and what to do; "" where details, a failed call's, are not gRPC's own words on a connection.
+def link_fault(code: grpc.StatusCode, details: str, address: str = "") -> str:
+    """Who is at fault and what to do; "" where code and details, a failed call's, are not gRPC's own on a connection.
 
     address: the other end's, for a message that does not name it otherwise.
     """
+    if code in _OF_SERVICES:
+        return ""
     names = {"at": f"at {address}" if address else "there", "to": f" to {address}" if address else ""}
     if status := _HTTP_STATUS.search(details):
         where = "name a service's --port, or see to the proxy before it"
         return f"what answers {names['at']} speaks no gRPC, but HTTP (status {status[1]}): {where}"
+    if not details.startswith(_OPENINGS):
+        return ""
     for sign, words in _FAULTS:
         if sign in details:
             return words.format(**names)
-    if any(sign in details for sign in _BROKEN):
-        return f"the connection{names['to']} broke: see whether the process there still runs"
-    return ""
+    return f"the connection{names['to']} broke: see whether the process there still runs"
 
 
 def nothing_answers(address: str = "") -> str:
     """What link_fault says where no process took the connection."""
-    return link_fault(_NO_PROCESS, address)
+    return link_fault(grpc.StatusCode.UNAVAILABLE, _NO_PROCESS, address)

@@ -96,7 +96,7 @@ class Plumbing:
         fault = ""
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             fault = await asyncio.to_thread(tls_fault, address, self.tls, details)
-        return fault or link_fault(details) or details
+        return fault or link_fault(error.code(), details) or details
 
 
 def _watch_expiry(tls: TlsIdentity, registry: CollectorRegistry) -> None:
