@@ -51,6 +51,7 @@ _ERRORS: dict[grpc.StatusCode, type[PacelineError]] = {
     grpc.StatusCode.PERMISSION_DENIED: ForbiddenError,
 }
 _LOOKED_INTO = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED)
+_NOT_THERE = ': start it (paceline serve), wait until serve says "serving" if it has begun, or name the right address'
 _TOO_LARGE = "Sent message larger than max"
 _CANCELLED = ("Locally cancelled", "Channel closed")  # gRPC's own words
 
@@ -83,8 +84,7 @@ def error_from_status(error: grpc.RpcError, address: str) -> PacelineError:
         return InvalidInputError(f"the request is too large to send ({details}): give a shorter prompt")
     if fault := link_fault(code, details, address):
         kind = UnavailableError if code == grpc.StatusCode.UNIMPLEMENTED else kind
-        start = ": start it (paceline serve) or name the right address" if fault == nothing_answers(address) else ""
-        return kind(fault + start)
+        return kind(fault + _NOT_THERE if fault == nothing_answers(address) else fault)
     if code == grpc.StatusCode.CANCELLED and details.startswith(_CANCELLED):
         return kind("the request was cancelled")
     if kind is ServiceFailureError:
