@@ -1,4 +1,4 @@
-"""WaitNotice: tells somebody at a terminal what a request waits for, where that is a target."""
+"""WaitNotice: tells what a request waits for, where that takes long."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from types import TracebackType
 from client.client import PacelineClient
 from paceline.errors import PacelineError
 from paceline.interrupt import new_line_on_terminal
+from paceline.v1 import router_pb2
 
 _QUIET_S = 1.0  # without a word of the answer, before the router is asked; and between two looks at it
+_LONG_LOOKS = 3  # that find a target ready, before a terminal is told that it is a matter of time
 
 
 class WaitNotice:
-    """While it is open, a line on stderr, once, where the answer stays out because no target is ready.
+    """While it is open, a line on stderr, once, where the answer stays out because no target is ready. On a terminal
+    another one, once, where the first token takes long.
 
     Its thread asks the router; it ends with the notice, or with the question that it has just asked.
     """
@@ -41,24 +44,36 @@ class WaitNotice:
         self._news.set()
 
     def _watch(self) -> None:
+        num_looks = 0
         while not self._is_over:
             if self._news.wait(_QUIET_S):
                 self._news.clear()
                 continue
-            message = self._why()
-            if message and not self._news.is_set():
-                begin = new_line_on_terminal() if self._has_text else ""
-                print(f"{begin}waiting: {message}", file=sys.stderr, flush=True)
+            try:
+                info = self._client.info()
+            except PacelineError as error:
+                is_said = self._say(f"the router cannot be asked what for: {error}")
+            else:
+                is_said = not any(target.ready for target in info.targets) and self._say(self._no_target(info))
+                num_looks += 1
+                if num_looks == _LONG_LOOKS and not is_said and not self._has_text and sys.stderr.isatty():
+                    self._say(_matter_of_time(info))
+            if is_said:
                 return
 
-    def _why(self) -> str:
-        """ "" where the answer is a matter of time alone."""
-        router = self._client.address
-        try:
-            targets = self._client.info().targets
-        except PacelineError as error:
-            return f"the router cannot be asked what for: {error}"
-        if any(target.ready for target in targets):
-            return ""
-        states = "; ".join(f"{target.address}: {target.message or 'no word from it yet'}" for target in targets)
-        return f"no target of the router at {router} is ready ({states or 'it knows none'})"
+    def _say(self, why: str) -> bool:
+        """Whether it was: not where the answer went on meanwhile."""
+        if self._news.is_set():
+            return False
+        begin = new_line_on_terminal() if self._has_text else ""
+        print(f"{begin}waiting: {why}", file=sys.stderr, flush=True)
+        return True
+
+    def _no_target(self, info: router_pb2.RouterServiceGetInfoResponse) -> str:
+        states = "; ".join(f"{target.address}: {target.message or 'no word from it yet'}" for target in info.targets)
+        return f"no target of the router at {self._client.address} is ready ({states or 'it knows none'})"
+
+
+def _matter_of_time(info: router_pb2.RouterServiceGetInfoResponse) -> str:
+    running, queued = sum(target.running_requests for target in info.targets), info.queued_requests
+    return f"a long prompt is read, or others go first (requests that run: {running}, in the queue: {queued})"

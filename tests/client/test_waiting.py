@@ -52,3 +52,22 @@ def test_a_request_that_a_ready_target_is_slow_with_waits_in_silence(command, ro
     router.script = answer
     assert main([*command, "--router", router.address]) == 0
     assert "waiting" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["generate", "hi", "--no-stats"], ["chat"]])
+def test_a_first_token_that_takes_long_is_told_once_to_a_terminal(command, router, monkeypatch, capsys):
+    monkeypatch.setattr(waiting, "_QUIET_S", 0.01)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hi\n"))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    ready = router_pb2.ReplicaState(address="127.0.0.1:2", ready=True, running_requests=3)
+    router.info = router_pb2.RouterServiceGetInfoResponse(targets=[ready], queued_requests=2)
+
+    def answer(request, context):
+        for _ in range(waiting._LONG_LOOKS + 3):
+            assert router.info_asked.acquire(timeout=WAIT_S)
+        yield from answer_hello(request, context)
+
+    router.script = answer
+    assert main([*command, "--router", router.address]) == 0
+    why = "a long prompt is read, or others go first (requests that run: 3, in the queue: 2)"
+    assert [line for line in capsys.readouterr().err.splitlines() if "waiting" in line] == [f"waiting: {why}"]
