@@ -51,7 +51,7 @@ class Rounds:
 
 
 @dataclass(slots=True, eq=False)
-class _Lane:
+class _Seat:
     rounds: Rounds
     table: PageTable
     committed_len: int = 0
@@ -60,15 +60,15 @@ class _Lane:
 
 
 class BatchRounds:
-    """Owns the pages of num_lanes sequences of at most max_tokens tokens each, in target and head."""
+    """Owns the pages of num_seats sequences of at most max_tokens tokens each, in target and head."""
 
-    def __init__(self, target: TargetModel, head: HeadModel, *, num_lanes: int, max_tokens: int) -> None:
+    def __init__(self, target: TargetModel, head: HeadModel, *, num_seats: int, max_tokens: int) -> None:
         self._target, self._head = target, head
         size = pages_for(max_tokens + MAX_NODES, _PAGE_SIZE)
-        self._cache = target.make_cache(num_lanes * size, _PAGE_SIZE)
-        self._head_cache = head.make_cache(num_lanes * size, _PAGE_SIZE)
-        allocator = PageAllocator(num_lanes * size, _PAGE_SIZE)
-        self._tables = [PageTable(allocator) for _ in range(num_lanes)]
+        self._cache = target.make_cache(num_seats * size, _PAGE_SIZE)
+        self._head_cache = head.make_cache(num_seats * size, _PAGE_SIZE)
+        allocator = PageAllocator(num_seats * size, _PAGE_SIZE)
+        self._tables = [PageTable(allocator) for _ in range(num_seats)]
         for table in self._tables:
             table.reserve(size * _PAGE_SIZE)
         self._drafter: Drafter | DeviceDrafter = Drafter(head, self._head_cache, _DRAFT_ROWS)
@@ -89,99 +89,99 @@ class BatchRounds:
         """MUTATES the prompts, each to its end. shape: None decodes plainly. on_end is called with each that ends."""
         waiting = list(reversed(prompts))
         free = list(self._tables)
-        lanes: list[_Lane] = []
-        while waiting or lanes:
-            begun = [_Lane(waiting.pop(), free.pop()) for _ in range(min(len(waiting), len(free)))]
+        seats: list[_Seat] = []
+        while waiting or seats:
+            begun = [_Seat(waiting.pop(), free.pop()) for _ in range(min(len(waiting), len(free)))]
             for part in _parts(begun):
                 self._prefill(part, shape)
-            lanes += begun
-            for lane in lanes:
-                if lane.rounds.is_done:
-                    free.append(lane.table)
+            seats += begun
+            for seat in seats:
+                if seat.rounds.is_done:
+                    free.append(seat.table)
                     if on_end is not None:
-                        on_end(lane.rounds)
-            lanes = [lane for lane in lanes if not lane.rounds.is_done]
-            if lanes:
-                self._verify(lanes, shape)
+                        on_end(seat.rounds)
+            seats = [seat for seat in seats if not seat.rounds.is_done]
+            if seats:
+                self._verify(seats, shape)
 
-    def _prefill(self, lanes: Sequence[_Lane], shape: TreeShape | None) -> None:
+    def _prefill(self, seats: Sequence[_Seat], shape: TreeShape | None) -> None:
         builder = StepBuilder(_PAGE_SIZE)
-        for lane in lanes:
-            builder.add_chunk(lane.table, lane.rounds.prompt, 0, sample=True)
-        walk, features = self._step(builder, lanes)
-        rows = features.split([len(lane.rounds.prompt) for lane in lanes])
+        for seat in seats:
+            builder.add_chunk(seat.table, seat.rounds.prompt, 0, sample=True)
+        walk, features = self._step(builder, seats)
+        rows = features.split([len(seat.rounds.prompt) for seat in seats])
         tokens = []
-        for lane, token in zip(lanes, walk.verified_id, strict=True):
-            lane.committed_len = len(lane.rounds.prompt)
-            lane.rounds.keep(np.array([token]))
-            tokens.append(np.append(lane.rounds.prompt[1:], token).astype(np.int32))
-        self._propose(lanes, tokens, rows, shape)
+        for seat, token in zip(seats, walk.verified_id, strict=True):
+            seat.committed_len = len(seat.rounds.prompt)
+            seat.rounds.keep(np.array([token]))
+            tokens.append(np.append(seat.rounds.prompt[1:], token).astype(np.int32))
+        self._propose(seats, tokens, rows, shape)
 
-    def _verify(self, lanes: Sequence[_Lane], shape: TreeShape | None) -> None:
+    def _verify(self, seats: Sequence[_Seat], shape: TreeShape | None) -> None:
         builder = StepBuilder(_PAGE_SIZE)
-        for lane in lanes:
-            assert lane.tree is not None
-            if lane.move is not None:
-                builder.move(*lane.move)
-            builder.add_tree(lane.table, lane.tree, lane.committed_len)
-        walk, features = self._step(builder, lanes)
+        for seat in seats:
+            assert seat.tree is not None
+            if seat.move is not None:
+                builder.move(*seat.move)
+            builder.add_tree(seat.table, seat.tree, seat.committed_len)
+        walk, features = self._step(builder, seats)
         counts = (walk.accept_length + 1).tolist()
         cuts = np.cumsum(counts)[:-1]
         nodes = torch.from_numpy(walk.accepted_indices.astype(np.int64)).to(features.device)
         rows, tokens = features[nodes].split(counts), np.split(walk.verified_id, cuts)
         root = 0
-        for lane, path, kept in zip(lanes, np.split(walk.accepted_indices, cuts), tokens, strict=True):
-            assert lane.tree is not None
-            lane.move = compaction(lane.table, lane.committed_len, path - root)
-            lane.committed_len += len(path)
-            root += lane.tree.num_nodes
-            if lane.tree.num_nodes > 1:
-                lane.rounds.accept_lengths.append(len(path) - 1)
-            lane.rounds.keep(kept)
-        self._propose(lanes, tokens, rows, shape)
+        for seat, path, kept in zip(seats, np.split(walk.accepted_indices, cuts), tokens, strict=True):
+            assert seat.tree is not None
+            seat.move = compaction(seat.table, seat.committed_len, path - root)
+            seat.committed_len += len(path)
+            root += seat.tree.num_nodes
+            if seat.tree.num_nodes > 1:
+                seat.rounds.accept_lengths.append(len(path) - 1)
+            seat.rounds.keep(kept)
+        self._propose(seats, tokens, rows, shape)
 
-    def _step(self, builder: StepBuilder, lanes: Sequence[_Lane]) -> tuple[WalkResult, Tensor]:
+    def _step(self, builder: StepBuilder, seats: Sequence[_Seat]) -> tuple[WalkResult, Tensor]:
         plan = builder.build()
         output = self._target.step(plan, self._cache)
         assert output.logits is not None and output.features is not None
-        sampling = sampling_batch([lane.rounds.params for lane in lanes])
+        sampling = sampling_batch([seat.rounds.params for seat in seats])
         return self._target.ops.start_walk(output.logits, plan.trees, sampling).result(), output.features
 
     def _propose(
-        self, lanes: Sequence[_Lane], tokens: Sequence[np.ndarray], rows: Sequence[Tensor], shape: TreeShape | None
+        self, seats: Sequence[_Seat], tokens: Sequence[np.ndarray], rows: Sequence[Tensor], shape: TreeShape | None
     ) -> None:
-        """Hands what was committed to the head, and gives each lane that goes on its next tree."""
+        """Hands what was committed to the head, and gives each seat that goes on its next tree."""
         going = [
-            (lane, kept, part) for lane, kept, part in zip(lanes, tokens, rows, strict=True) if not lane.rounds.is_done
+            (seat, kept, part) for seat, kept, part in zip(seats, tokens, rows, strict=True) if not seat.rounds.is_done
         ]
         trees: list[DraftTree | None] = [None] * len(going)
         if shape is not None and going:
             items = [
-                ExtendItem(lane.table, lane.committed_len - len(kept), kept, part, self._params(lane, shape))
-                for lane, kept, part in going
+                ExtendItem(seat.table, seat.committed_len - len(kept), kept, part, self._params(seat, shape))
+                for seat, kept, part in going
             ]
             trees = self._drafter.extend(items)
-        for (lane, kept, _), tree in zip(going, trees, strict=True):
-            lane.tree = DraftTree.single(int(kept[-1])) if tree is None else tree
+        for (seat, kept, _), tree in zip(going, trees, strict=True):
+            seat.tree = DraftTree.single(int(kept[-1])) if tree is None else tree
 
-    def _params(self, lane: _Lane, shape: TreeShape) -> ProposeParams | None:
+    def _params(self, seat: _Seat, shape: TreeShape) -> ProposeParams | None:
         """The shape, less the levels that would pass the context's end."""
-        fitted = shape.within(self._target.config.max_position_embeddings - 1 - lane.committed_len)
+        fitted = shape.within(self._target.config.max_position_embeddings - 1 - seat.committed_len)
         if fitted is None:
             return None
-        params = lane.rounds.params
+        params = seat.rounds.params
         return ProposeParams.of(fitted, seed=params.seed, temperature=params.temperature)
 
 
-def _parts(lanes: Sequence[_Lane]) -> list[list[_Lane]]:
+def _parts(seats: Sequence[_Seat]) -> list[list[_Seat]]:
     """Runs whose prompts fit one step, at least one each."""
-    parts: list[list[_Lane]] = []
+    parts: list[list[_Seat]] = []
     room = 0
-    for lane in lanes:
-        size = len(lane.rounds.prompt)
+    for seat in seats:
+        size = len(seat.rounds.prompt)
         if not parts or size > room:
             parts.append([])
             room = _CHUNK_ROWS
-        parts[-1].append(lane)
+        parts[-1].append(seat)
         room -= size
     return parts

@@ -60,14 +60,14 @@ class DataConfig:
     answer_temperatures: tuple[str, ...] = flag(("0", "0.7", "1"), help="of the answers, taken in equal shares")
     max_question_tokens: int = flag(256, help="a longer question is cut; a longer prompt of --prompts is left out")
     max_answer_tokens: int = flag(512, help="a longer answer is cut")
-    lanes: int | None = flag(None, help="sequences that decode together; unset: as many as fit, 2048 at most")
+    seats: int | None = flag(None, help="sequences that decode together; unset: as many as fit, 2048 at most")
     shard_sequences: int = flag(2048, help="sequences of one file of data; what is not yet in a file is lost at a stop")
     held_out_every: int = flag(64, help="every so many conversations one is kept from training, to measure with")
 
     def __post_init__(self) -> None:
         for name in ("tokens", "max_question_tokens", "max_answer_tokens", "shard_sequences"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        require(self.lanes is None or self.lanes >= 1, "lanes", self.lanes, "1 or more")
+        require(self.seats is None or self.seats >= 1, "seats", self.seats, "1 or more")
         require(self.held_out_every >= 2, "held_out_every", self.held_out_every, "2 or more")
         require(bool(self.answer_temperatures), "answer_temperatures", "empty", "at least one number")
         for value in (self.question_temperature, *self.temperatures):

@@ -26,7 +26,7 @@ from training.target import Target
 
 HELD_OUT = "held-out questions"
 ALL = "all"
-_LANES = {"cuda": 128, "cpu": 8}  # prompts that decode together
+_SEATS = {"cuda": 128, "cpu": 8}  # prompts that decode together
 ItemT = TypeVar("ItemT")
 
 
@@ -153,7 +153,7 @@ class Evaluation:
         batch = BatchRounds(
             model.target,
             model.head,
-            num_lanes=min(_LANES[self._target.device.type], len(rounds)),
+            num_seats=min(_SEATS[self._target.device.type], len(rounds)),
             max_tokens=max(len(one.prompt) + one.params.max_tokens for one in rounds),
         )
         batch.run(rounds, shape, on_end=lambda _: progress.advance(1))

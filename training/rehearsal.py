@@ -11,7 +11,7 @@ _FOLDER = "rehearsal"
 
 
 def rehearsal_of(config: TrainHeadConfig) -> TrainHeadConfig:
-    """The same lanes, lengths, batches, depths and trees, fewer of them, in a new folder OUT/rehearsal.
+    """The same seats, lengths, batches, depths and trees, fewer of them, in a new folder OUT/rehearsal.
 
     A minute on a GPU, kernels compiled, which the real run then finds in Triton's cache.
     """

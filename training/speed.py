@@ -32,7 +32,7 @@ class SpeedMeter:
         self._prompts = [np.array(prompt, np.int32) for prompt in prompts]
         self._config, self._max_tokens = model.target.config, max_tokens
         longest = max(map(len, self._prompts))
-        self._rounds = BatchRounds(model.target, model.head, num_lanes=1, max_tokens=longest + max_tokens)
+        self._rounds = BatchRounds(model.target, model.head, num_seats=1, max_tokens=longest + max_tokens)
 
     def measure(self, head: str, shapes: Sequence[TreeShape]) -> list[SpeedRow]:
         """A row a shape. What the first runs compile is not counted."""

@@ -9,12 +9,12 @@ from typing import Any
 
 from paceline.errors import ConfigError, InvalidInputError
 from paceline.prompt_file import read_prompts
-from training.batch_decoder import BatchDecoder, fitting_lanes
+from training.batch_decoder import BatchDecoder, fitting_seats
 from training.chat_files import ChatText, read_conversations
 from training.chat_seam import ChatSeam, answer_end
 from training.config import DataConfig
-from training.lanes import LaneRules
 from training.progress import Deadline, Progress
+from training.seats import SeatRules
 from training.shards import ShardIndex, ShardWriter
 from training.sources import GivenPrompts, OwnQuestions, Source
 from training.target import Target, fitting
@@ -85,9 +85,9 @@ class _Synthesis:
                 f"{self._target.config.max_position_embeddings}: lower --max-question-tokens or --max-answer-tokens"
             )
         model = self._target.load()
-        num_lanes = self._data.lanes or fitting_lanes(model, rules.capacity)
-        with fitting(self._target.device, "lower --lanes or --max-answer-tokens"):
-            decoder = BatchDecoder(model, source, rules, num_lanes=num_lanes, first=self._writer.first_number)
+        num_seats = self._data.seats or fitting_seats(model, rules.capacity)
+        with fitting(self._target.device, "lower --seats or --max-answer-tokens"):
+            decoder = BatchDecoder(model, source, rules, num_seats=num_seats, first=self._writer.first_number)
         index, wanted = self.index, self._data.tokens
         progress = Progress("synthesise", total=wanted, start=index.num_tokens, unit="tokens")
         try:
@@ -120,7 +120,7 @@ class _Synthesis:
     def _kept(self) -> str:
         return f"{self.index.num_tokens:,} tokens of data in {len(self.index.entries)} files"
 
-    def _source_and_rules(self) -> tuple[Source, LaneRules]:
+    def _source_and_rules(self) -> tuple[Source, SeatRules]:
         data = self._data
         source: Source
         if self._seam is not None:
@@ -128,7 +128,7 @@ class _Synthesis:
         else:
             prompts = self._prompts()
             source, opening = GivenPrompts(prompts), max(map(len, prompts))
-        return source, LaneRules(
+        return source, SeatRules(
             joint=() if self._seam is None else self._seam.joint,
             question_ends=() if self._seam is None else self._seam.question_ends,
             answer_ends=self._eos_ids,

@@ -62,7 +62,7 @@ def small_config(model_path: Path, out: Path, *flags: str) -> TrainHeadConfig:
 
 SMALL_FLAGS = (
     *("--device=cpu", "--dtype=float32", "--num-threads=1"),
-    *("--tokens=1500", "--max-question-tokens=12", "--max-answer-tokens=20", "--lanes=8"),
+    *("--tokens=1500", "--max-question-tokens=12", "--max-answer-tokens=20", "--seats=8"),
     *("--shard-sequences=16", "--held-out-every=4", "--batch-tokens=256", "--sequence-tokens=64"),
     *("--depths=3", "--steps=6", "--checkpoint-every=2", "--log-every=2", "--held-out-steps=1"),
     *("--eval-count=2", "--eval-max-tokens=6", "--eval-shapes=2,1,3;2,2,5", "--eval-speed-count=0"),

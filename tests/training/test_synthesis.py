@@ -16,8 +16,8 @@ from tests.support.tiny_target import EOS, TinyTarget
 from tests.support.tiny_training import JOINT, PREFIX, small_config
 from training.corpus import Corpus
 from training.files import StorageError
-from training.lanes import LaneRules
 from training.progress import Deadline
+from training.seats import SeatRules
 from training.shards import ShardIndex
 from training.synthesis import synthesise
 from training.target import Target
@@ -35,7 +35,7 @@ def contents(index: ShardIndex) -> list[list[object]]:
     return [[array.tolist() for array in index.columns(name)] for name in names]
 
 
-def rules(**changes: object) -> LaneRules:
+def rules(**changes: object) -> SeatRules:
     settings = dict(
         joint=JOINT,
         question_ends=(EOS,),
@@ -47,7 +47,7 @@ def rules(**changes: object) -> LaneRules:
         answer_temperatures=(0.0, 0.7, 1.0),
         seed=0,
     )
-    return LaneRules(**{**settings, **changes})  # type: ignore[arg-type]
+    return SeatRules(**{**settings, **changes})  # type: ignore[arg-type]
 
 
 def test_a_conversation_is_what_the_engine_says_to_the_same_seeds(chat_target: TinyTarget, trained_once: Path) -> None:
@@ -76,7 +76,7 @@ def test_all_temperatures_are_taken_about_equally_often() -> None:
 
 def test_data_that_stopped_twice_equal_data_made_at_once(chat_target: TinyTarget, tmp_path: Path) -> None:
     at_once = make(chat_target.model_path, tmp_path / "once", "--tokens=1500")
-    make(chat_target.model_path, tmp_path / "parts", "--tokens=1", "--lanes=3")
+    make(chat_target.model_path, tmp_path / "parts", "--tokens=1", "--seats=3")
     ticks = iter(range(10_000))
     with pytest.raises(DeadlineError, match=r"tokens of data in \d files; run the same command again"):
         make(chat_target.model_path, tmp_path / "parts", deadline=Deadline(60, clock=lambda: next(ticks)))

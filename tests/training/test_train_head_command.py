@@ -18,7 +18,7 @@ from tests.support.tiny_training import SMALL_FLAGS, become, save_chat_target, s
 from training import __main__ as command
 from training.pipeline import Pipeline
 
-SMALL = ("--device=cpu", "--dtype=float32", "--num-threads=1", "--lanes=8")
+SMALL = ("--device=cpu", "--dtype=float32", "--num-threads=1", "--seats=8")
 
 
 def test_one_command_makes_data_head_figures_and_card(

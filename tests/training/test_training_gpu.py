@@ -38,7 +38,7 @@ def test_flash_attention_gives_the_plain_parts_results_and_gradients(
 
 def test_the_default_target_gets_a_head_that_learns(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    flags = ["--tokens=200000", "--shard-sequences=128", "--lanes=256", "--steps=60", "--batch-tokens=8192"]
+    flags = ["--tokens=200000", "--shard-sequences=128", "--seats=256", "--steps=60", "--batch-tokens=8192"]
     flags += ["--draft-vocab-size=8192", "--log-every=20", "--checkpoint-every=60", "--eval-count=2"]
     Pipeline(parse([f"--out={out}", f"--model-path={DEFAULT_MODEL_PATH}", "--device=cuda", *flags])).run()
     lines = [json.loads(line) for line in (out / "train" / "log.jsonl").read_text().splitlines()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from training.lanes import LaneRules, Lanes
+from training.seats import SeatRules, Seats
 from training.sources import Opening
 
 EOS = 2
@@ -13,7 +13,7 @@ EOS = 2
 
 def answered(drawn: list[int], *, joint: tuple[int, ...]) -> tuple[list[int], tuple[int, int, int]]:
     """A conversation whose drawn tokens are given: its tokens, and its parts' starts and ends."""
-    rules = LaneRules(
+    rules = SeatRules(
         joint=joint,
         question_ends=(EOS,),
         answer_ends=(EOS,),
@@ -24,13 +24,13 @@ def answered(drawn: list[int], *, joint: tuple[int, ...]) -> tuple[list[int], tu
         answer_temperatures=(0.0,),
         seed=0,
     )
-    lanes = Lanes(2, rules)
-    lanes.begin(1, 7, Opening(np.array([1, 30], np.int32), asks=True))
+    seats = Seats(2, rules)
+    seats.begin(1, 7, Opening(np.array([1, 30], np.int32), asks=True))
     for token in drawn:
-        lanes.fed[1] = lanes.length[1]
-        ended = lanes.append(np.array([1]), np.array([token]))
+        seats.fed[1] = seats.length[1]
+        ended = seats.append(np.array([1]), np.array([token]))
     (conversation,) = ended
-    assert conversation.number == 7 and lanes.idle.tolist() == [0, 1]
+    assert conversation.number == 7 and seats.idle.tolist() == [0, 1]
     parts = (conversation.question_start, conversation.question_end, conversation.answer_start)
     return conversation.tokens.tolist(), parts
 
