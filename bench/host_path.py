@@ -7,7 +7,8 @@ once.
 the asks' bytes are on the lane, and "launch": from the draft's bytes on the lane to the launch; "engine": all of the
 engine thread's work; "front": what the event loop then does (batches and bulk rows to bytes). Microseconds of CPU a
 step, lower quartiles. "plain": no draft; "trees": every request verifies a tree in every step; "off": with a draft, and
-decoding plainly. A pause before each result and each answer, as in service, leaves the code cold.
+decoding plainly. A pause before each result and each answer, as in service, leaves the code cold; --busy as well, where
+the thread looks instead of sleeping, as beside a GPU, and then with --rehearse it goes through a round of nobody's.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import argparse
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import quantiles
 
 import numpy as np
 from prometheus_client import CollectorRegistry
 
 from bench.host_path_link import DRAFT_LINK, open_lane
-from bench.host_path_model import PAGE_SIZE, Stamps, instant_rank
+from bench.host_path_model import PAGE_SIZE, Stamps, instant_rank, wait_until
 from paceline.admission import pages_for
 from paceline.mailbox import Mailbox
 from paceline.tree import MAX_NODES
@@ -33,8 +35,10 @@ from target_service.draft_orders import DraftOrders, SyncOrder
 from target_service.emission import Emission
 from target_service.engine_loop import EngineLoop
 from target_service.events import Event, LinkUp, RowsSynced, SessionCode, StreamOpened, Submitted
+from target_service.loading import LoadedRank
 from target_service.loop_parts import Outlets
 from target_service.order_codec import encode_sync
+from target_service.rehearsal import Rehearsal
 from target_service.request import Request, RequestKey, cost_of
 from target_service.service import make_parts
 
@@ -43,12 +47,23 @@ _PROMPT_LEN = 110
 _WARM_STEPS = 20
 _SHAPE = TreeShape(3, 4, 8)
 _CONTEXT = 8192
+_BUSY_WAIT_S = 1.0  # longer than any pause
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Before each result, and each answer. is_busy: the thread looks; rehearses: and goes through rounds meanwhile."""
+
+    result_s: float
+    answer_s: float
+    is_busy: bool
+    rehearses: bool
 
 
 class HostRun:
     """One batch of one kind, stepped ``repeats`` times."""
 
-    def __init__(self, kind: str, batch: int, repeats: int, *, feature_size: int, pause_s: float) -> None:
+    def __init__(self, kind: str, batch: int, repeats: int, *, feature_size: int, pauses: Pauses) -> None:
         tokens_a_step = 3 if kind == "trees" else 1
         max_tokens = (repeats + _WARM_STEPS + batch // 2 + 10) * tokens_a_step + 10
         num_pages = batch * pages_for(_PROMPT_LEN + max_tokens + MAX_NODES, PAGE_SIZE)
@@ -56,13 +71,14 @@ class HostRun:
         self._stamps = Stamps()
         self._kind = kind
         self._batch = batch
-        self._pause_s = pause_s
+        self._pauses = pauses
         rank = instant_rank(
             self._stamps,
             num_pages=num_pages,
             feature_size=0 if kind == "plain" else feature_size,
             max_rows=rows,
-            step_s=pause_s,
+            step_s=pauses.result_s,
+            sleeps=not pauses.is_busy,
         )
         config = TargetConfig(
             max_running_requests=batch,
@@ -72,13 +88,16 @@ class HostRun:
         )
         parts = make_parts(config, rank, context_length=_CONTEXT, registry=CollectorRegistry())
         parts.runner.is_asynchronous = True
-        self._mailbox = Mailbox[Event]()
+        self._mailbox = Mailbox[Event](_BUSY_WAIT_S if pauses.is_busy else 0.0)
         self._lanes, self._draft = asyncio.run(open_lane(self._mailbox))
+        self._rehearsal = asyncio.run(_rehearsal(rank)) if pauses.rehearses else None
         self._num_asked = 0
         self._syncs: list[SyncOrder] = []
         self._asked_s: list[float] = []
         self._emissions: list[Emission] = []
-        self._loop = EngineLoop(parts, self._mailbox, Outlets(self._take_orders, self._emissions.append))
+        outlets = Outlets(self._take_orders, self._emissions.append)
+        rehearse = None if self._rehearsal is None else self._rehearsal.run
+        self._loop = EngineLoop(parts, self._mailbox, outlets, rehearse=rehearse)
         self.front_us: list[float] = []
         self.engine_us: list[float] = []
         self.launch_us: list[float] = []
@@ -107,6 +126,8 @@ class HostRun:
         assert len(self._stamps.launched_s) == first + self._repeats, "a turn without a step"
         self._draft.close()
         self._mailbox.close()
+        if self._rehearsal is not None:
+            self._rehearsal.close()
         return {
             "gap": _low(gaps),
             "ask": _low(asks) if len(asks) > 1 else 0.0,
@@ -116,13 +137,16 @@ class HostRun:
         }
 
     def _step(self) -> None:
+        num_known = len(self._stamps.known_s)
         started_s = time.thread_time()
-        self._loop.turn(0.0)
+        wait_s = self._loop.turn(0.0)
+        while len(self._stamps.known_s) == num_known and len(self._stamps.launched_s) > num_known:
+            wait_s = self._loop.turn(wait_s)
         ended_s = time.thread_time()
         if self._stamps.launched_s:
             self.launch_us.append((self._stamps.launched_s[-1] - started_s) * 1e6)
         self._serve_front()
-        time.sleep(self._pause_s)
+        wait_until(time.monotonic() + self._pauses.answer_s, sleeps=not self._pauses.is_busy)
         self.engine_us.append((ended_s - started_s) * 1e6)
         self._outside_s = time.thread_time() - ended_s
 
@@ -166,6 +190,10 @@ class HostRun:
         )
 
 
+async def _rehearsal(rank: LoadedRank) -> Rehearsal:
+    return Rehearsal(rank)
+
+
 def _low(values: list[float]) -> float:
     return quantiles(values, n=4)[0]
 
@@ -177,12 +205,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--feature-size", type=int, default=4096)
     parser.add_argument("--pause-ms", type=float, default=0.0)
+    parser.add_argument("--answer-ms", type=float, help="the pause before answers, where it is another")
+    parser.add_argument("--busy", action="store_true")
+    parser.add_argument("--rehearse", action="store_true")
     args = parser.parse_args(argv)
+    answer_ms = args.pause_ms if args.answer_ms is None else args.answer_ms
+    pauses = Pauses(args.pause_ms / 1e3, answer_ms / 1e3, args.busy, args.rehearse)
     print("| kind | batch | gap | ask | launch | engine | front |\n|---|---|---|---|---|---|---|")
     for kind in args.kinds:
         for batch in args.batch:
-            pause_s = args.pause_ms / 1e3
-            parts = HostRun(kind, batch, args.repeats, feature_size=args.feature_size, pause_s=pause_s).run()
+            parts = HostRun(kind, batch, args.repeats, feature_size=args.feature_size, pauses=pauses).run()
             print(f"| {kind} | {batch} | " + " | ".join(f"{value:.0f}" for value in parts.values()) + " |", flush=True)
 
 

@@ -32,24 +32,27 @@ class Stamps:
     known_s: list[float] = field(default_factory=list)
 
 
-def wait_until(due_s: float) -> None:
+def wait_until(due_s: float, *, sleeps: bool = True) -> None:
     """On the monotonic clock."""
     left_s = due_s - time.monotonic()
-    if left_s > 0:
+    if left_s > 0 and sleeps:
         time.sleep(left_s)
+    while time.monotonic() < due_s:
+        pass
 
 
 class _KnownWalk:
-    def __init__(self, walk: WalkResult, stamps: Stamps, due_s: float) -> None:
+    def __init__(self, walk: WalkResult, stamps: Stamps, due_s: float, *, sleeps: bool) -> None:
         self._walk = walk
         self._stamps = stamps
         self._due_s = due_s
+        self._sleeps = sleeps
 
     def is_ready(self) -> bool:
         return time.monotonic() >= self._due_s
 
     def result(self) -> WalkResult:
-        wait_until(self._due_s)
+        wait_until(self._due_s, sleeps=self._sleeps)
         self._stamps.known_s.append(time.thread_time())
         return self._walk
 
@@ -61,12 +64,14 @@ class _KnownWalk:
 class InstantOps:
     """Only what the loop itself asks of the ops. Every tree accepts ACCEPTED_PATH, or nothing where it is too small.
 
-    A walk is known step_s after it was started, or after the one before is known where that is later.
+    A walk is known step_s after it was started, or after the one before is known where that is later. sleeps: who waits
+    for it does.
     """
 
-    def __init__(self, stamps: Stamps, *, step_s: float) -> None:
+    def __init__(self, stamps: Stamps, *, step_s: float, sleeps: bool = True) -> None:
         self._stamps = stamps
         self._step_s = step_s
+        self._sleeps = sleeps
         self._free_s = 0.0  # when the last one is over
 
     def prepare_walk(self, limits: WalkLimits) -> None:
@@ -84,7 +89,8 @@ class InstantOps:
         last = np.zeros(len(path), np.bool_)
         last[ends - 1] = True
         verified[~last] = trees.tokens[path[np.flatnonzero(~last) + 1]]
-        return _KnownWalk(WalkResult(accept_length, path.astype(np.int32), verified), self._stamps, due_s)
+        walk = WalkResult(accept_length, path.astype(np.int32), verified)
+        return _KnownWalk(walk, self._stamps, due_s, sleeps=self._sleeps)
 
 
 class InstantModel:
@@ -110,13 +116,16 @@ class InstantModel:
         features = None if self._features is None else self._features[: plan.num_rows]
         return StepOutput(self._logits, features)
 
+    def rehearse(self, plan: StepPlan, cache: TargetCache) -> None:
+        """As a step: there are no tables."""
+
 
 def instant_rank(
-    stamps: Stamps, *, num_pages: int, feature_size: int, max_rows: int, step_s: float = 0.0
+    stamps: Stamps, *, num_pages: int, feature_size: int, max_rows: int, step_s: float = 0.0, sleeps: bool = True
 ) -> LoadedRank:
-    """feature_size 0: without a head. step_s: from the launch of a step to its result."""
+    """feature_size 0: without a head. step_s: from the launch of a step to its result. sleeps: see InstantOps."""
     features = torch.zeros(num_pages * PAGE_SIZE, feature_size, dtype=torch.bfloat16) if feature_size else None
     cache = TargetCache((), (), features, num_pages, PAGE_SIZE)
     model: Any = InstantModel(stamps, feature_size=feature_size, max_rows=max_rows)
-    ops: Any = InstantOps(stamps, step_s=step_s)
+    ops: Any = InstantOps(stamps, step_s=step_s, sleeps=sleeps)
     return LoadedRank(model, cache, ops, TpGroup())

@@ -82,12 +82,17 @@ class StepGraphs:
             self._fits[wanted] = next((size for size in reversed(self._sizes) if size.holds(wanted)), None)
         return self._fits[wanted]
 
-    def run(self, plan: StepPlan, size: StepSize, *, ready: Callable[[Tensor], None]) -> StepOutput:
-        """Loads the plan and launches its step. MUTATES the cache as the forward does, and the output of the step
-        before. ready: called with the loaded tokens before the launch; may MUTATE them."""
+    def load(self, plan: StepPlan, size: StepSize) -> int:
+        """What ``run`` does first. MUTATES what the graphs read, in stream order. Returns attention's variant."""
         variants = self._variants(size)
         variant = self._attention.load(plan.attention, variants[0] if len(variants) == 1 else None)
         self._inputs.load(plan, size)
+        return variant
+
+    def run(self, plan: StepPlan, size: StepSize, *, ready: Callable[[Tensor], None]) -> StepOutput:
+        """Loads the plan and launches its step. MUTATES the cache as the forward does, and the output of the step
+        before. ready: called with the loaded tokens before the launch; may MUTATE them."""
+        variant = self.load(plan, size)
         ready(self._inputs.tensors(size).tokens)
         self._replays[size, variant]()
         assert self._outputs is not None

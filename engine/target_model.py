@@ -170,7 +170,7 @@ class TargetModel:
                 self.ops.fill_drawn(tokens, known)
             on_launch()
 
-        graphs = self._graphs if self._graphs is not None and self._graphs.cache is cache else None
+        graphs = self._graphs_of(cache)
         size = None if graphs is None else graphs.size_for(plan)
         if graphs is not None and size is not None:
             return graphs.run(plan, size, ready=ready)
@@ -180,6 +180,15 @@ class TargetModel:
             self._move(tensors, cache)
             return StepOutput(self._no_logits(), None if self._fuser is None else self._zeros(0, self.feature_size))
         return self.forward(tensors, self.ops.plan_attention(plan.attention), cache)
+
+    @torch.inference_mode()
+    def rehearse(self, plan: StepPlan, cache: TargetCache) -> None:
+        """What a ``step`` that a graph holds does before its launch, on this rank alone. Launches nothing; every step
+        copies its own tables over these."""
+        graphs = self._graphs_of(cache)
+        size = None if graphs is None else graphs.size_for(plan)
+        if graphs is not None and size is not None:
+            graphs.load(plan, size)
 
     @torch.inference_mode()
     def forward(self, step: StepTensors, attention: AttentionPlan, cache: TargetCache) -> StepOutput:
@@ -195,6 +204,9 @@ class TargetModel:
             assert cache.features is not None
             self.ops.scatter_rows(cache.features, step.slots, features)
         return StepOutput(self._logits(residual, added, step.logit_rows), features)
+
+    def _graphs_of(self, cache: TargetCache) -> StepGraphs | None:
+        return self._graphs if self._graphs is not None and self._graphs.cache is cache else None
 
     def _tensors(self, plan: StepPlan, cache: TargetCache) -> StepTensors:
         """Of an eager step: on a GPU in a buffer that grows to the largest one, which waits for the steps before."""

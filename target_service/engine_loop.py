@@ -13,6 +13,7 @@ from target_service.flights import Flights
 from target_service.halves import SteppedTrees
 from target_service.inbox import Inbox
 from target_service.loop_parts import LoopParts, Outlets
+from target_service.rehearsal_time import RehearsalTime
 from target_service.reporter import DoneStep, Reporter, ReportParts, StepMarks
 from target_service.scheduler import Moment, Schedule, nothing, schedule, schedule_ahead
 from target_service.tree_wait import TreeWait
@@ -32,7 +33,7 @@ _SMOOTHING = 0.1
 
 class EngineLoop:
     """Owns the model and all state of requests, on one thread. Events come by the mailbox, all else leaves by the
-    outlets.
+    outlets. rehearse: see RehearsalTime.
 
     Where the device computes on its own, what others are to know of a step is put together and delivered while the
     next one runs, or at once where none is due: between a result and the next launch there is only what these need.
@@ -48,12 +49,14 @@ class EngineLoop:
         mailbox: Mailbox[Event],
         outlets: Outlets,
         *,
+        rehearse: Callable[[], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._parts = parts
         self._clock = clock
         self._inbox = Inbox(mailbox, parts.requests, parts.drafts, clock=clock)
         self._flights = Flights(parts.runner, parts.requests.table, clock=clock)
+        self._rehearsals = RehearsalTime(rehearse, parts.times, self._flights, clock=clock)
         self._calls = DraftCalls(parts, outlets.send_orders)
         self._committer = Committer(parts.requests, window=parts.window)
         self._reporter = Reporter(
@@ -156,6 +159,9 @@ class EngineLoop:
         if self._waits_to_follow:
             self._tell()
             return min(max(0.0, self._follow_s - self._clock()), LONGEST_LOOK_S)
+        if not self._inbox.is_holding and (wait_s := self._rehearsals.wait_s()) > 0:
+            self._tell()
+            return wait_s
         self._land()
         if self._parts.runner.is_asynchronous and not self._flights.count:
             return 0.0
@@ -202,6 +208,7 @@ class EngineLoop:
         if flight.is_plain:
             pace = device_ms / self._parts.times.at_warm_up(flight.planned.plan.num_rows)
             self._pace += _SMOOTHING * (pace - self._pace)
+        self._rehearsals.observe(flight)
         committed = self._committer.account(decided)
         if not committed.ended:
             self._flights.expect_again(flight)

@@ -38,8 +38,8 @@ class Outlets:
     """Where things leave the loop. Neither call may block.
 
     send_orders: at once, for a draft's work waits for nothing else. Returns whether some are still to be sent, by
-    another thread.
+    another thread. deliver: while the next step runs; None: nobody is told, and nothing is put together.
     """
 
     send_orders: Callable[[dict[str, DraftOrders]], bool]
-    deliver: Callable[[Emission], None]  # while the next step runs
+    deliver: Callable[[Emission], None] | None

@@ -70,7 +70,8 @@ class ReportParts:
 class Reporter:
     """Engine thread only. Holds at most one step; ``flush`` gives it to ``deliver``, which must not block."""
 
-    def __init__(self, parts: ReportParts, deliver: Callable[[Emission], None]) -> None:
+    def __init__(self, parts: ReportParts, deliver: Callable[[Emission], None] | None) -> None:
+        """deliver: None: nobody is told."""
         self._parts = parts
         self._deliver = deliver
         self._step = 0
@@ -80,7 +81,8 @@ class Reporter:
     def note(self, done: DoneStep) -> None:
         """To be told by the next ``flush``, with all that the requests' desk has gathered by then."""
         assert self._done is None, "a step was never told of"
-        self._done = done
+        if self._deliver is not None:
+            self._done = done
 
     @property
     def holds_step(self) -> bool:
@@ -121,12 +123,15 @@ class Reporter:
     def flush_changes(self) -> None:
         """Between two steps: cancels, a stream's end and a drain change the load while nothing is due."""
         self.flush()
+        if self._deliver is None:
+            return
         load = None if self._reported == self._held() else self._load(StepFigures())
         requests = self._parts.requests
         if load is not None or requests.has_news or requests.drained:
             self._emit(load, None)
 
     def _emit(self, load: Load | None, record: RoundRecord | None) -> None:
+        assert self._deliver is not None
         emission = self._parts.requests.take_emission(to_all=load is not None)
         for batch in emission.streams.values():
             batch.step = self._step

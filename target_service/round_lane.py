@@ -80,9 +80,13 @@ class RoundLane:
         """Something for Speculate. Engine thread only."""
         self._lane.send([orders])
 
-    async def run(self) -> None:
-        """Is read from now on. Raises what ended the lane: UnavailableError, or WireError for what the draft sent."""
+    def start(self) -> None:
+        """Is read from now on."""
         self._lane.start(self._ends.watch)
+
+    async def run(self) -> None:
+        """``start``. Raises what ended the lane: UnavailableError, or WireError for what the draft sent."""
+        self.start()
         raise await asyncio.shield(self._loss)
 
     def close(self) -> None:

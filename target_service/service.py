@@ -36,6 +36,7 @@ from target_service.link_home import LinkHome
 from target_service.loading import LoadedRank, load_rank
 from target_service.loop_parts import LoopParts, Outlets
 from target_service.metrics import TargetMetrics
+from target_service.rehearsal import Rehearsal
 from target_service.request_desk import RequestBounds, RequestDesk
 from target_service.round_lane import RoundLanes
 from target_service.scheduler import Limits
@@ -53,11 +54,12 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True, slots=True)
 class LoadedTarget:
-    """A target on its ranks, warmed up; nothing runs yet."""
+    """A target on its ranks, warmed up; nothing runs yet. rehearsed: the rank for whose steps rounds are rehearsed."""
 
     config: TargetConfig
     info: ServiceInfo
     parts: LoopParts
+    rehearsed: LoadedRank | None = None
 
     @classmethod
     def load(
@@ -68,7 +70,8 @@ class LoadedTarget:
         info = service_info(config, rank)
         parts = make_parts(config, rank, context_length=info.context_length, registry=registry, tracer=tracer)
         add_step_times(info, parts.times)
-        return cls(config, info, parts)
+        has_rounds = rank.model.feature_size > 0 and parts.requests.table.step_trees is not None
+        return cls(config, info, parts, rank if has_rounds and parts.runner.is_asynchronous else None)
 
 
 def make_parts(
@@ -123,7 +126,8 @@ class TargetService:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._config = config
         self._loop = asyncio.get_running_loop()
-        self._mailbox = Mailbox[Event](busy_wait_s(config.busy_wait_ms, beside_gpu=target.parts.runner.is_asynchronous))
+        wait_s = busy_wait_s(config.busy_wait_ms, beside_gpu=target.parts.runner.is_asynchronous)
+        self._mailbox = Mailbox[Event](wait_s)
         identity = LinkIdentity(
             incarnation=info.incarnation,
             name=f"{config.host}:{config.port}",
@@ -135,7 +139,10 @@ class TargetService:
         self._links = DraftLinks(identity, LinkHome(self._mailbox.put, plumbing, self._lanes))
         self._front = Front(self._mailbox, self._links)
         outlets = Outlets(self._send_orders, self._from_engine(self._front.deliver))
-        engine = EngineLoop(target.parts, self._mailbox, outlets)
+        rehearsed = target.rehearsed if wait_s > 0 else None
+        self._rehearsal = None if rehearsed is None else Rehearsal(rehearsed)
+        rehearse = None if self._rehearsal is None else self._rehearsal.run
+        engine = EngineLoop(target.parts, self._mailbox, outlets, rehearse=rehearse)
         self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine", daemon=True)
         self._rpc = plumbing.server(SERVICE_NAME)
         edge = Edge(info.vocab_size, info.context_length, info.page_size)
@@ -166,6 +173,8 @@ class TargetService:
         self._mailbox.put(Stopped())
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
+        if self._rehearsal is not None:
+            self._rehearsal.close()
         await self._links.close()
 
     @property

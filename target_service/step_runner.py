@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from engine.device import computing_on
 from engine.plan import StepPlan
 from engine.pool import TargetCache
-from engine.target_model import TargetModel
+from engine.step_graphs import StepOutput
 from engine.tp import TpGroup
-from kernels.ops import Ops, PendingWalk, SamplingBatch, WalkResult
+from kernels.ops import PendingWalk, SamplingBatch, TreeBatch, WalkResult
 from target_service.feature_rows import CopiedRows, FeatureRows
 from target_service.step_timer import StepTimer, make_timer
 
 MAX_IN_FLIGHT = 2  # steps that may be launched and not known at once
+
+
+class StepModel(Protocol):
+    """A TargetModel, or one that is rehearsed with."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def step(
+        self, plan: StepPlan, cache: TargetCache, *, drawn: Tensor | None, on_launch: Callable[[], None]
+    ) -> StepOutput:
+        """As ``TargetModel.step``."""
+        ...
+
+
+class Walks(Protocol):
+    """Of Ops."""
+
+    def start_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> PendingWalk:
+        """As ``Ops.start_walk``."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +66,7 @@ class PendingStep:
         """Whether ``walk`` would not wait."""
         return self._walk.is_ready() and self._timer.is_over()
 
-    def first_tokens(self) -> torch.Tensor:
+    def first_tokens(self) -> Tensor:
         """[trees]: what each root drew, for the step that is launched next."""
         return self._walk.first_tokens()
 
@@ -60,7 +84,7 @@ class PendingStep:
 class StepRunner:
     """Rank 0's model. Every rank steps with the plan that rank 0 broadcasts, an empty one included."""
 
-    def __init__(self, model: TargetModel, cache: TargetCache, *, ops: Ops, tp: TpGroup) -> None:
+    def __init__(self, model: StepModel, cache: TargetCache, *, ops: Walks, tp: TpGroup) -> None:
         self._model = model
         self._cache = cache
         self._ops = ops

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -108,7 +108,14 @@ class Clock:
 class DrivenLoop:
     """A decode loop whose turns a test takes. ``outputs`` is what the routers' streams got."""
 
-    def __init__(self, config: TargetConfig, rank: LoadedRank, *, context_length: int = CONTEXT) -> None:
+    def __init__(
+        self,
+        config: TargetConfig,
+        rank: LoadedRank,
+        *,
+        context_length: int = CONTEXT,
+        rehearse: Callable[[], object] | None = None,
+    ) -> None:
         self.config = config
         self.context_length = context_length
         self.mailbox = Mailbox[Event]()
@@ -119,7 +126,7 @@ class DrivenLoop:
         self.registry = CollectorRegistry()
         self.parts: LoopParts = make_parts(config, rank, context_length=context_length, registry=self.registry)
         outlets = Outlets(self._take_orders, self._take)
-        self.loop = EngineLoop(self.parts, self.mailbox, outlets, clock=self.clock)
+        self.loop = EngineLoop(self.parts, self.mailbox, outlets, rehearse=rehearse, clock=self.clock)
         self.put(StreamOpened(STREAM))
 
     def put(self, event: Event) -> None:

@@ -1,0 +1,184 @@
+"""Rehearsals go through a round's code and leave no trace in the rounds themselves; when there are some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from engine.graph_capture import Launch
+from engine.target_model import TargetModel
+from engine.tp import TpGroup
+from kernels.ops import WalkResult
+from paceline.types import SamplingParams, TreeShape
+from target_service.loading import LoadedRank
+from target_service.order_codec import encode_orders
+from target_service.rehearsal import Rehearsal
+from target_service.step_runner import PendingStep
+from tests.support.driven_drafts import DrivenDraft, Prophet
+from tests.support.eager_buffers import BufferedOps
+from tests.support.extension import needs_extension
+from tests.support.tiny_draft import VOCAB
+from tests.support.tiny_target import PAGE_SIZE, DrivenLoop, TinyTarget, always, random_prompt
+
+pytestmark = needs_extension
+
+REHEARSAL_S = 0.0005
+TREE = TreeShape(4, 3, 10)
+LONG = SamplingParams(max_tokens=20, ignore_eos=True)
+
+
+class Captured:
+    """A rank with graphs, and how many of them were launched."""
+
+    def __init__(self, tiny: TinyTarget) -> None:
+        self.launched = 0
+        ops = BufferedOps()
+        model = TargetModel.load(
+            tiny.model_path,
+            head_path=tiny.head_path,
+            dtype=torch.float32,
+            ops=ops,
+            device=torch.device("cpu"),
+            tp=TpGroup(),
+        )
+        cache = model.make_cache(256, PAGE_SIZE)
+        model.capture(cache, 16, capture=self._capture)
+        self.rank = LoadedRank(model, cache, ops, TpGroup())
+
+    def _capture(self, launch: Launch) -> Launch:
+        def counted() -> None:
+            self.launched += 1
+            launch()
+
+        launch()
+        return counted
+
+
+def rounds(captured: Captured, tiny: TinyTarget, rehearse: Callable[[], object]) -> tuple[list[bytes], int]:
+    """The asks of a request whose every turn follows a rehearsal, and how many graphs were launched."""
+    loop = DrivenLoop(tiny.config(max_rows_per_step=16), captured.rank)
+    captured.launched = 0
+    prompt = random_prompt(6)
+    plain = loop.generate(prompt, LONG)
+    draft = DrivenDraft(loop, Prophet([prompt + plain], np.random.default_rng(0), VOCAB))
+    draft.connect()
+    output = loop.submit(50, prompt, params=LONG, decision=always(TREE))
+    while output.finish is None:
+        rehearse()
+        loop.turn()
+        rehearse()
+        draft.serve()
+    loop.settle()
+    assert output.tokens == plain
+    assert output.finish.stats.accepted_drafts > 5
+    loop.check_all_pages_free()
+    asks = [encode_orders([part], 1) for orders in loop.orders for part in orders.values()]
+    return [ask.SerializeToString() for ask in asks if ask is not None], captured.launched
+
+
+async def test_a_rehearsal_launches_nothing_and_changes_no_token_and_no_ask(tiny_target: TinyTarget) -> None:
+    alone, rehearsed = Captured(tiny_target), Captured(tiny_target)
+    rehearsal = Rehearsal(rehearsed.rank)
+    assert rehearsed.launched == 0
+    assert rounds(rehearsed, tiny_target, rehearsal.run) == rounds(alone, tiny_target, lambda: None)
+    rehearsal.close()
+
+
+async def test_each_rehearsal_is_a_round_from_a_tree_to_the_next_ask(
+    tiny_target: TinyTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = Captured(tiny_target).rank
+    plans = []
+    rehearse = rank.model.rehearse
+    monkeypatch.setattr(rank.model, "rehearse", lambda plan, cache: (plans.append(plan), rehearse(plan, cache)))
+    rehearsal = Rehearsal(rank)
+    plans.clear()
+    for _ in range(3):
+        rehearsal.run()
+    assert [plan.num_rows for plan in plans] == [8, 8, 8]
+    assert all((plan.positions == plans[0].positions).all() for plan in plans), "it starts where it did"
+    assert all(len(plan.move_src) for plan in plans), "what it accepts is moved"
+    rehearsal.close()
+
+
+class Timed:
+    """A decode loop over a device whose steps take step_s of the loop's clock, and when it rehearsed within them."""
+
+    def __init__(self, tiny: TinyTarget, rank: LoadedRank, monkeypatch: pytest.MonkeyPatch, *, step_s: float) -> None:
+        self.step_s = step_s
+        self.rehearsed_s: list[float] = []  # since the launch
+        self.loop = DrivenLoop(tiny.config(disable_overlap_schedule=True), rank, rehearse=self._rehearse)
+        runner = self.loop.parts.runner
+        runner.is_asynchronous = True
+        self._launch = runner.launch
+        self._launched_s = 0.0
+        monkeypatch.setattr(runner, "launch", self._note_launch)
+        monkeypatch.setattr(PendingStep, "is_over", lambda _: self._spent_s >= self.step_s)
+        walk = PendingStep.walk
+
+        def waited(pending: PendingStep) -> WalkResult:
+            self.loop.clock.now_s = max(self.loop.clock.now_s, self._launched_s + self.step_s)
+            return walk(pending)
+
+        monkeypatch.setattr(PendingStep, "walk", waited)
+
+    @property
+    def _spent_s(self) -> float:
+        return self.loop.clock.now_s - self._launched_s
+
+    def speculate(self) -> list[float]:
+        """A request with trees, to its end; how long a step under way was not looked at."""
+        prompt = random_prompt(6)
+        plain = self.loop.generate(prompt, LONG)
+        draft = DrivenDraft(self.loop, Prophet([prompt + plain], np.random.default_rng(0), VOCAB))
+        draft.connect()
+        output = self.loop.submit(50, prompt, params=LONG, decision=always(TREE))
+        waits = []
+        while output.finish is None:
+            wait_s = self.loop.turn()
+            self.loop.clock.now_s += min(wait_s, 0.01)
+            if self.loop.loop._flights.count:
+                waits.append(wait_s)
+            draft.serve()
+        assert output.tokens == plain
+        return waits
+
+    def _note_launch(self, *args: object, **options: object) -> PendingStep:
+        self._launched_s = self.loop.clock.now_s
+        return self._launch(*args, **options)
+
+    def _rehearse(self) -> None:
+        self.rehearsed_s.append(self._spent_s)
+        self.loop.clock.now_s += REHEARSAL_S
+
+
+def test_steps_with_trees_have_one_rehearsal_shortly_before_their_end(
+    tiny_target: TinyTarget, tiny_rank: LoadedRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = Timed(tiny_target, tiny_rank, monkeypatch, step_s=0.02)
+    timed.speculate()
+    known = timed.rehearsed_s[-3:]  # by then it knows what steps and rehearsals take
+    assert len(known) == 3
+    assert all(0.01 < spent_s < timed.step_s - REHEARSAL_S for spent_s in known)
+
+
+def test_a_step_that_is_over_sooner_than_expected_is_not_kept_waiting(
+    tiny_target: TinyTarget, tiny_rank: LoadedRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = Timed(tiny_target, tiny_rank, monkeypatch, step_s=0.02)
+    timed.speculate()
+    timed.step_s = 0.001
+    timed.rehearsed_s.clear()
+    assert max(timed.speculate()) <= 0.001
+    assert not timed.rehearsed_s
+
+
+def test_steps_without_trees_have_no_rehearsal(
+    tiny_target: TinyTarget, tiny_rank: LoadedRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = Timed(tiny_target, tiny_rank, monkeypatch, step_s=0.02)
+    timed.loop.generate(random_prompt(6), LONG)
+    assert not timed.rehearsed_s
