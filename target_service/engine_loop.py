@@ -33,7 +33,7 @@ _SMOOTHING = 0.1
 
 class EngineLoop:
     """Owns the model and all state of requests, on one thread. Events come by the mailbox, all else leaves by the
-    outlets. rehearse: see RehearsalTime.
+    outlets.
 
     Where the device computes on its own, what others are to know of a step is put together and delivered while the
     next one runs, or at once where none is due: between a result and the next launch there is only what these need.
@@ -49,14 +49,14 @@ class EngineLoop:
         mailbox: Mailbox[Event],
         outlets: Outlets,
         *,
-        rehearse: Callable[[], object] | None = None,
+        rehearsals: RehearsalTime | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._parts = parts
         self._clock = clock
         self._inbox = Inbox(mailbox, parts.requests, parts.drafts, clock=clock)
         self._flights = Flights(parts.runner, parts.requests.table, clock=clock)
-        self._rehearsals = RehearsalTime(rehearse, parts.times, self._flights, clock=clock)
+        self._rehearsals = rehearsals
         self._calls = DraftCalls(parts, outlets.send_orders)
         self._committer = Committer(parts.requests, window=parts.window)
         self._reporter = Reporter(
@@ -159,9 +159,8 @@ class EngineLoop:
         if self._waits_to_follow:
             self._tell()
             return min(max(0.0, self._follow_s - self._clock()), LONGEST_LOOK_S)
-        if not self._inbox.is_holding and (wait_s := self._rehearsals.wait_s()) > 0:
-            self._tell()
-            return wait_s
+        if self._rehearsals is not None:
+            self._rehearsals.spend(self._flights)
         self._land()
         if self._parts.runner.is_asynchronous and not self._flights.count:
             return 0.0
@@ -208,7 +207,8 @@ class EngineLoop:
         if flight.is_plain:
             pace = device_ms / self._parts.times.at_warm_up(flight.planned.plan.num_rows)
             self._pace += _SMOOTHING * (pace - self._pace)
-        self._rehearsals.observe(flight)
+        if self._rehearsals is not None:
+            self._rehearsals.observe(flight)
         committed = self._committer.account(decided)
         if not committed.ended:
             self._flights.expect_again(flight)

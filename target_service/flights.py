@@ -61,11 +61,6 @@ class Flights:
         return self.count == 1 and self._flights[0].is_plain
 
     @property
-    def number(self) -> int:
-        """Of the first one under way."""
-        return self._flights[0].number
-
-    @property
     def has_trees(self) -> bool:
         """The first one under way verifies drafts' trees."""
         return bool(self._flights[0].planned.due.trees)

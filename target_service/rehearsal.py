@@ -108,7 +108,10 @@ class Rehearsal:
         """The draft's end, and the target's."""
         with socket.create_server(("127.0.0.1", 0)) as door:
             ours = socket.create_connection(door.getsockname())
-            theirs, _ = door.accept()
+            theirs, address = door.accept()
+            while address != ours.getsockname():  # another process of the host
+                theirs.close()
+                theirs, address = door.accept()
         reader = RoundReader(_AT, _INCARNATION, vocab_size)
         lane = RoundLane(ours, LaneEnds(reader, self._mailbox.put, self._mailbox.watch, _INCARNATION, LaneBytes()))
         self._lanes.add(_AT.draft, lane)

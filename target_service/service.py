@@ -37,6 +37,7 @@ from target_service.loading import LoadedRank, load_rank
 from target_service.loop_parts import LoopParts, Outlets
 from target_service.metrics import TargetMetrics
 from target_service.rehearsal import Rehearsal
+from target_service.rehearsal_time import RehearsalTime
 from target_service.request_desk import RequestBounds, RequestDesk
 from target_service.round_lane import RoundLanes
 from target_service.scheduler import Limits
@@ -141,8 +142,8 @@ class TargetService:
         outlets = Outlets(self._send_orders, self._from_engine(self._front.deliver))
         rehearsed = target.rehearsed if wait_s > 0 else None
         self._rehearsal = None if rehearsed is None else Rehearsal(rehearsed)
-        rehearse = None if self._rehearsal is None else self._rehearsal.run
-        engine = EngineLoop(target.parts, self._mailbox, outlets, rehearse=rehearse)
+        rehearsals = None if self._rehearsal is None else RehearsalTime(self._rehearsal.run, target.parts.times)
+        engine = EngineLoop(target.parts, self._mailbox, outlets, rehearsals=rehearsals)
         self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine", daemon=True)
         self._rpc = plumbing.server(SERVICE_NAME)
         edge = Edge(info.vocab_size, info.context_length, info.page_size)

@@ -20,6 +20,7 @@ from target_service.engine_loop import IDLE_WAIT_S, EngineLoop
 from target_service.events import Event, StreamOpened, Submitted
 from target_service.loading import LoadedRank, load_rank
 from target_service.loop_parts import LoopParts, Outlets
+from target_service.rehearsal_time import RehearsalTime
 from target_service.request import Request, RequestKey, cost_of
 from target_service.service import make_parts
 from target_service.token_columns import TokenColumns
@@ -104,6 +105,9 @@ class Clock:
     def __call__(self) -> float:
         return self.now_s
 
+    def sleep(self, time_s: float) -> None:
+        self.now_s += time_s
+
 
 class DrivenLoop:
     """A decode loop whose turns a test takes. ``outputs`` is what the routers' streams got."""
@@ -116,6 +120,7 @@ class DrivenLoop:
         context_length: int = CONTEXT,
         rehearse: Callable[[], object] | None = None,
     ) -> None:
+        """rehearse: within steps that are waited for."""
         self.config = config
         self.context_length = context_length
         self.mailbox = Mailbox[Event]()
@@ -126,7 +131,10 @@ class DrivenLoop:
         self.registry = CollectorRegistry()
         self.parts: LoopParts = make_parts(config, rank, context_length=context_length, registry=self.registry)
         outlets = Outlets(self._take_orders, self._take)
-        self.loop = EngineLoop(self.parts, self.mailbox, outlets, rehearse=rehearse, clock=self.clock)
+        rehearsals = None
+        if rehearse is not None:
+            rehearsals = RehearsalTime(rehearse, self.parts.times, clock=self.clock, sleep=self.clock.sleep)
+        self.loop = EngineLoop(self.parts, self.mailbox, outlets, rehearsals=rehearsals, clock=self.clock)
         self.put(StreamOpened(STREAM))
 
     def put(self, event: Event) -> None:
