@@ -15,7 +15,8 @@ from engine.plan import StepPlan
 from engine.pool import TargetCache
 from engine.step_graphs import StepOutput
 from engine.tp import TpGroup
-from kernels.ops import SamplingBatch, TreeBatch, WalkLimits, WalkResult
+from kernels.ops import PendingWalk, SamplingBatch, TreeBatch, WalkLimits, WalkResult
+from kernels.reference.walk import FinishedWalk
 from target_service.loading import LoadedRank
 
 VOCAB_SIZE = 49152
@@ -91,6 +92,10 @@ class InstantOps:
         verified[~last] = trees.tokens[path[np.flatnonzero(~last) + 1]]
         walk = WalkResult(accept_length, path.astype(np.int32), verified)
         return _KnownWalk(walk, self._stamps, due_s, sleeps=self._sleeps)
+
+    def known_walk(self, trees: TreeBatch, walk: WalkResult) -> PendingWalk:
+        """For rehearsals."""
+        return FinishedWalk(walk)
 
 
 class InstantModel:

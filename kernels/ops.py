@@ -372,6 +372,13 @@ class Ops(Protocol):
         """
         ...
 
+    def known_walk(self, trees: TreeBatch, walk: WalkResult) -> PendingWalk:
+        """A walk of one tree that is over and came to this: on the host, and read by the code that reads any walk's.
+
+        Launches nothing. Valid until the next one is asked for.
+        """
+        ...
+
     def gumbel(self, seeds: np.ndarray, positions: np.ndarray, ids: Tensor) -> Tensor:
         """Noise g(seed, position, id). seeds [n] uint64, positions [n] int32, ids [m] or [n, m] int64 -> [n, m] fp32.
 

@@ -126,7 +126,7 @@ def _make_parts(rank: LoadedRank) -> LoopParts:
     num_slots = (allocator.num_pages + 1) * page_size
     features = torch.zeros(num_slots, pool.shape[1], dtype=pool.dtype)
     cache = TargetCache((), (), features, allocator.num_pages, page_size)
-    runner = StepRunner(RehearsedModel(rank, features), cache, ops=RehearsedWalks(), tp=TpGroup())
+    runner = StepRunner(RehearsedModel(rank, features), cache, ops=RehearsedWalks(rank.ops), tp=TpGroup())
     runner.is_asynchronous = True  # as the one that is rehearsed for
     metrics = TargetMetrics(CollectorRegistry())
     times, window = StepTimes([1], [1.0]), AcceptanceWindow()

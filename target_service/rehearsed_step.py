@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.plan import StepPlan
 from engine.pool import TargetCache
 from engine.step_graphs import StepOutput
-from kernels.ops import PendingWalk, SamplingBatch, TreeBatch, WalkResult
+from kernels.ops import Ops, PendingWalk, SamplingBatch, TreeBatch, WalkResult
 from target_service.loading import LoadedRank
 
 _PATH = np.array((0, 1, 4), np.int32)  # of every tree of more nodes: not in order, so that KV moves
@@ -38,24 +38,11 @@ class RehearsedModel:
 
 
 class RehearsedWalks:
-    """Walks that are over at once, of one tree each."""
+    """Walks of one tree each that are over at once."""
+
+    def __init__(self, ops: Ops) -> None:
+        self._ops = ops
 
     def start_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> PendingWalk:
         path = _PATH if len(trees.tokens) > _PATH[-1] else _PATH[:1]
-        return _KnownWalk(WalkResult(np.array([len(path) - 1], np.int32), path, trees.tokens[path]))
-
-
-class _KnownWalk:
-    """PendingWalk."""
-
-    def __init__(self, walk: WalkResult) -> None:
-        self._walk = walk
-
-    def is_ready(self) -> bool:
-        return True
-
-    def result(self) -> WalkResult:
-        return self._walk
-
-    def first_tokens(self) -> Tensor:
-        return torch.from_numpy(self._walk.verified_id[:1])
+        return self._ops.known_walk(trees, WalkResult(np.array([len(path) - 1], np.int32), path, trees.tokens[path]))

@@ -21,6 +21,7 @@ from kernels.ops import (
     SamplingBatch,
     TreeBatch,
     WalkLimits,
+    WalkResult,
 )
 from kernels.reference import growth, philox, select
 from kernels.reference.attention import ReferencePlan
@@ -152,6 +153,9 @@ class ReferenceOps:
 
     def start_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> PendingWalk:
         return FinishedWalk(sample_and_walk(self, logits, trees, sampling))
+
+    def known_walk(self, trees: TreeBatch, walk: WalkResult) -> PendingWalk:
+        return FinishedWalk(walk)
 
     def gumbel(self, seeds: np.ndarray, positions: np.ndarray, ids: Tensor) -> Tensor:
         return torch.from_numpy(philox.gumbel(seeds, positions, ids.cpu().numpy())).to(self.device)

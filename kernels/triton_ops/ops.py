@@ -18,6 +18,7 @@ from kernels.ops import (
     SamplingBatch,
     TreeBatch,
     WalkLimits,
+    WalkResult,
 )
 from kernels.reference.ops import ReferenceOps
 from kernels.triton_ops import activation, grow, kv, norm, philox, rope, select
@@ -185,3 +186,6 @@ class TritonOps(ReferenceOps):
 
     def start_walk(self, logits: Tensor, trees: TreeBatch, sampling: SamplingBatch) -> PendingWalk:
         return self._walker.start(logits, trees, sampling)
+
+    def known_walk(self, trees: TreeBatch, walk: WalkResult) -> PendingWalk:
+        return self._walker.known(trees, walk)

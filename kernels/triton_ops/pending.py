@@ -47,6 +47,13 @@ class WalkSlot:
             self._event.record()
         return SlotWalk(self, trees.node_indptr[:-1], path_stride)
 
+    def hold(self, trees: TreeBatch, walk: WalkResult) -> SlotWalk:
+        """As if a walk of one tree, that came to this, had been fetched. Of a slot on the host, without an event."""
+        num_entries = len(walk.verified_id)
+        self._host_out[0] = num_entries
+        self._host_out[1 : 1 + num_entries] = (walk.verified_id << _LOCAL_BITS) | walk.accepted_indices
+        return SlotWalk(self, trees.node_indptr[:-1], 1 + num_entries)
+
     def wait(self) -> None:
         """Until the last walk that was fetched is on the host."""
         if self._event is not None:

@@ -31,6 +31,7 @@ class Walker:
         self._slots: list[WalkSlot] = []
         self._slot_words = (0, 0)
         self._turn = 0
+        self._known = WalkSlot(torch.device("cpu"), num_words_in=0, num_words_out=1 + MAX_NODES.value)
 
     def prepare(self, limits: WalkLimits) -> None:
         """As ``Ops.prepare_walk``. Kernels for bias and bitmasks are compiled when first used."""
@@ -86,6 +87,10 @@ class Walker:
             num_warps=1,
         )
         return slot.fetch(trees, path_stride)
+
+    def known(self, trees: TreeBatch, walk: WalkResult) -> PendingWalk:
+        """As ``Ops.known_walk``."""
+        return self._known.hold(trees, walk)
 
     def _launch_draws(
         self, step: tuple, variant: dict[str, int], partials: Partials, sampling: SamplingBatch | None

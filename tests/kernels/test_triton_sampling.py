@@ -138,6 +138,20 @@ def test_a_prepared_backend_keeps_its_buffers():
     assert_equal(walk(ops, logits, trees, sampling), walk(ReferenceOps(), logits, trees, sampling))
 
 
+@pytest.mark.parametrize("backend", [TritonOps, ReferenceOps])
+def test_a_known_walk_is_read_as_what_it_came_to(backend):
+    ops = backend(DEVICE)
+    trees, params = tree_batch(DraftTree.chain([1, 2, 3]), 1), sampling_batch(MIXED_PARAMS[:1])
+    logits = torch.randn((3, 90), generator=torch.Generator().manual_seed(6))
+    for wanted in (
+        WalkResult(*(np.array(part, np.int32) for part in ([1], [0, 2], [7, 89]))),
+        walk(ops, logits, trees, params),
+    ):
+        pending = ops.known_walk(trees, wanted)
+        assert pending.is_ready()
+        assert_equal(pending.result(), wanted)
+
+
 def test_a_vocabulary_past_what_sums_hold_is_refused_by_its_size(ops):
     with pytest.raises(ValueError, match=r"262145 tokens.*at most 262144"):
         ops.prepare_walk(WalkLimits(max_nodes=1, max_requests=1, vocab_size=2**18 + 1))
