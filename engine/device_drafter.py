@@ -109,11 +109,12 @@ class DeviceDrafter:
         return self._groves.shapes
 
     def rehearse(self, batch: ExtendBatch) -> None:
-        """What ``begin`` does on the host for few rows of sessions that all ask for one captured shape. Nothing is
-        launched, and the next batch overwrites what was staged."""
+        """What ``begin`` does before its launches, for few rows of sessions that all ask for one captured shape. The
+        next batch's copy to the device overwrites this one."""
         seen = survey(batch.shapes, batch.held.capacity, batch.rows, MAX_SCRATCH_NODES)
         groves, shapes = self._groves.of(batch, seen.key)
-        self._fill(batch, Trees(groves[0], shapes))
+        rows, _ = self._fill(batch, Trees(groves[0], shapes))
+        self._arena.send(rows.start, rows.stop)
 
     def _propose(self, batch: ExtendBatch, key: tuple[int, ...] | None, copy: NodesCopy) -> list[np.ndarray]:
         """Launches a batch whose sessions all ask, for trees of the key where there is one. Returns their places in the
