@@ -44,6 +44,11 @@ def graph_sizes(max_rows: int) -> list[StepSize]:
     return [StepSize(bucket, nodes, bucket) for bucket, nodes in sorted(sizes, reverse=True)]
 
 
+def num_input_bytes(max_rows: int) -> int:
+    """Of the graphs' static inputs, attention's tables apart."""
+    return graph_sizes(max_rows)[0].num_bytes
+
+
 class StepGraphs:
     """Owns the static inputs and outputs of the graphs; all write to one cache.
 
@@ -51,12 +56,15 @@ class StepGraphs:
     """
 
     def __init__(self, forward: Forward, cache: TargetCache, attention: AttentionBuffers, *, capture: Capture) -> None:
-        """Captures all, with a progress bar on a terminal. Plans within the limits of ``attention`` fit a graph."""
+        """Captures all, with a progress bar on a terminal. Plans within the limits of ``attention`` fit a graph, which
+        has ``num_input_bytes`` ahead."""
         self.cache = cache
         self._forward = forward
         self._attention = attention
         self._sizes = graph_sizes(attention.limits.max_rows)
-        self._inputs = StepInputs(self._sizes[0].num_values, spare_slot=cache.spare_slot, device=cache.k[0].device)
+        self._inputs = StepInputs(
+            attention.ahead, num_input_bytes(attention.limits.max_rows), spare_slot=cache.spare_slot
+        )
         self._fits: dict[StepSize, StepSize | None] = {}
         self._outputs: StepOutput | None = None  # as large as those of the largest size, which runs first
         nothing = StepBuilder(cache.page_size).build()
@@ -85,9 +93,8 @@ class StepGraphs:
     def load(self, plan: StepPlan, size: StepSize) -> int:
         """What ``run`` does first. MUTATES what the graphs read, in stream order. Returns attention's variant."""
         variants = self._variants(size)
-        variant = self._attention.load(plan.attention, variants[0] if len(variants) == 1 else None)
-        self._inputs.load(plan, size)
-        return variant
+        start = self._inputs.stage(plan, size)
+        return self._attention.load(plan.attention, variants[0] if len(variants) == 1 else None, start=start)
 
     def run(self, plan: StepPlan, size: StepSize, *, ready: Callable[[Tensor], None]) -> StepOutput:
         """Loads the plan and launches its step. MUTATES the cache as the forward does, and the output of the step

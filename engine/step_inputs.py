@@ -1,11 +1,12 @@
-"""The integers of a step's rows and moves: on the device one static buffer, filled by one asynchronous copy a step."""
+"""The integers of a step's rows and moves: on the device one static buffer, filled by an asynchronous copy a step."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from kernels.step_trees import load_step_trees
 from kernels.upload import Upload
 
 _MAX_KEPT = 1024  # sizes
+_ITEM = 8  # bytes of a value
 _ALIGNMENT = 16  # int64 values, 128 bytes: kernels are compiled for aligned addresses
 
 
@@ -37,10 +39,9 @@ class StepSize:
         return fits and self.num_moves >= other.num_moves
 
     @property
-    def num_values(self) -> int:
-        """int64 values of a StepInputs of this size."""
-        starts, lengths = _layout(self)
-        return starts[-1] + lengths[-1]
+    def num_bytes(self) -> int:
+        """Of a StepInputs of this size."""
+        return _ITEM * _layout(self)[0][-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,34 +66,46 @@ class _Kept(NamedTuple):
 
     tensors: StepTensors
     layout: np.ndarray  # int64 [3 a tensor]: start, length, padding
-    num_values: int  # of all tensors
+    first: int  # byte of the tensors
 
 
 class StepInputs:
-    """A static buffer on the device, loaded through pinned memory; for steps on one stream.
+    """The first bytes of an Upload; for steps on one stream. They end where the upload's own user may go on.
 
     The tensors of a StepSize always lie at the same addresses, so that a graph may hold them. Padded rows have token
     0 and position 0 and write to spare_slot, padded nodes ask for row 0, and padded moves stay at spare_slot.
     """
 
-    def __init__(self, num_values: int, *, spare_slot: int, device: torch.device) -> None:
-        """num_values: of the largest StepSize."""
-        self.num_values = num_values
-        self._upload = Upload(num_values, torch.int64, device)
+    def __init__(self, upload: Upload, num_bytes: int, *, spare_slot: int) -> None:
+        """upload: of bytes, a multiple of 8 of them. num_bytes: of the largest StepSize."""
+        self.num_bytes = num_bytes
+        self._upload = upload
+        self._stages = [array.view(np.int64) for array in upload.arrays]
         self._paddings = (0, 0, 0, spare_slot, spare_slot, spare_slot)
         self._step_trees = load_step_trees()
         self._kept: dict[StepSize, _Kept] = {}
+
+    @classmethod
+    def alone(cls, num_bytes: int, *, spare_slot: int, device: torch.device) -> Self:
+        """With an upload of their own."""
+        return cls(Upload(num_bytes, torch.uint8, device), num_bytes, spare_slot=spare_slot)
 
     def tensors(self, size: StepSize) -> StepTensors:
         """Of every step of that size."""
         return self._of(size).tensors
 
     def load(self, plan: StepPlan, size: StepSize) -> None:
-        """MUTATES the tensors of that size, and of others. Raises ValueError where the size does not hold the plan's.
+        """MUTATES the tensors of that size, and of others, as ``stage`` does."""
+        self._upload.send(self.num_bytes, start=self.stage(plan, size))
+
+    def stage(self, plan: StepPlan, size: StepSize) -> int:
+        """Returns the first byte of the upload that is to be sent, up to num_bytes. Raises ValueError where the size
+        does not hold the plan's.
 
         Waits only where the copy of two loads ago has not been made yet.
         """
-        staged, kept = self._upload.stage(), self._of(size)
+        self._upload.stage()
+        staged, kept = self._stages[self._upload.turn], self._of(size)
         narrow = plan.tokens, plan.positions, plan.logit_rows
         wide = plan.slots, plan.move_src, plan.move_dst
         if self._step_trees is not None:
@@ -104,7 +117,7 @@ class StepInputs:
                     raise ValueError(f"{len(array)} values do not fit {length} places")
                 staged[start : start + len(array)] = array
                 staged[start + len(array) : start + length] = padding
-        self._upload.send(kept.num_values)
+        return kept.first
 
     def _of(self, size: StepSize) -> _Kept:
         """Made once: a slice of a tensor takes longer than a column's copy."""
@@ -112,14 +125,16 @@ class StepInputs:
         if kept is None:
             if len(self._kept) == _MAX_KEPT:
                 self._kept.clear()
-            starts, lengths = _layout(size)
-            num_values = size.num_values
-            assert num_values <= self.num_values, "the buffer is for smaller steps"
-            parts = [self._upload.tensor[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+            first = self.num_bytes - size.num_bytes
+            assert first >= 0, "the buffer is for smaller steps"
+            (*offsets, _), lengths = _layout(size)
+            starts = [first // _ITEM + offset for offset in offsets]
+            values = self._upload.tensor[: self.num_bytes].view(torch.int64)
+            parts = [values[start : start + length] for start, length in zip(starts, lengths, strict=True)]
             tokens, positions, logit_rows, slots, move_src, move_dst = parts
             tensors = StepTensors(tokens, positions, slots, logit_rows, move_src, move_dst)
             layout = np.array(list(zip(starts, lengths, self._paddings, strict=True)), np.int64).reshape(-1)
-            kept = self._kept[size] = _Kept(tensors, layout, num_values)
+            kept = self._kept[size] = _Kept(tensors, layout, first)
         return kept
 
 
@@ -129,10 +144,8 @@ def _arrays(plan: StepPlan) -> tuple[np.ndarray, ...]:
 
 @lru_cache(maxsize=1024)
 def _layout(size: StepSize) -> tuple[Sequence[int], Sequence[int]]:
-    """Start and length of each tensor in the buffer: tokens, positions, logit rows, slots, moves."""
+    """Start of each tensor in the buffer, and the last one's end; lengths: tokens, positions, logit rows, slots,
+    moves."""
     lengths = [size.num_rows] * 2 + [size.num_nodes, size.num_rows] + [size.num_moves] * 2
-    starts, at = [], 0
-    for length in lengths:
-        starts.append(at)
-        at += -(-length // _ALIGNMENT) * _ALIGNMENT
-    return starts, lengths
+    aligned = [-(-length // _ALIGNMENT) * _ALIGNMENT for length in lengths]
+    return list(itertools.accumulate(aligned, initial=0)), lengths

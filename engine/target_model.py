@@ -17,7 +17,7 @@ from engine.layers import DecoderLayer, LayerShape, RowContext
 from engine.plan import StepPlan
 from engine.pool import TargetCache
 from engine.rope import cos_sin_table
-from engine.step_graphs import StepGraphs, StepOutput
+from engine.step_graphs import StepGraphs, StepOutput, num_input_bytes
 from engine.step_inputs import StepInputs, StepSize, StepTensors, host_tensors
 from engine.tp import TpGroup, shard, validate_tp
 from engine.weights import open_weights
@@ -135,7 +135,7 @@ class TargetModel:
             self._graphs = StepGraphs(
                 lambda tensors, attention: self.forward(tensors, attention, cache),
                 cache,
-                self.ops.attention_buffers(limits),
+                self.ops.attention_buffers(limits, num_ahead=num_input_bytes(max_rows)),
                 capture=CudaCapture(self.device) if capture is None else capture,
             )
 
@@ -213,9 +213,9 @@ class TargetModel:
         if self.device.type == "cpu":
             return host_tensors(plan)
         size = StepSize.of(plan)
-        if self._inputs is None or self._inputs.num_values < size.num_values:
+        if self._inputs is None or self._inputs.num_bytes < size.num_bytes:
             torch.cuda.current_stream(self.device).synchronize()  # the old one's copies are made
-            self._inputs = StepInputs(2 * size.num_values, spare_slot=cache.spare_slot, device=self.device)
+            self._inputs = StepInputs.alone(2 * size.num_bytes, spare_slot=cache.spare_slot, device=self.device)
         self._inputs.load(plan, size)
         return self._inputs.tensors(size)
 

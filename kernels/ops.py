@@ -19,6 +19,7 @@ from torch import Tensor
 from kernels.growth import GrowingTrees
 from kernels.head import Head, HeadWeights
 from kernels.unit_rule import UnitRule
+from kernels.upload import Upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class AttentionBuffers(Protocol):
     """
 
     limits: AttentionLimits
+    ahead: Upload  # its first bytes are the caller's, as many as ``attention_buffers`` was asked for
     prefix_len: Tensor  # [max_requests] int32
     local_len: Tensor  # [max_requests] int32
     ancestors: Tensor  # [max_rows] int64, the bit patterns of uint64
@@ -91,9 +93,11 @@ class AttentionBuffers(Protocol):
         """The kernels to choose from, ascending: how many rows of a request share one tile. Each fits every batch."""
         ...
 
-    def load(self, batch: AttentionBatch, variant: int | None = None) -> int:
+    def load(self, batch: AttentionBatch, variant: int | None = None, *, start: int | None = None) -> int:
         """MUTATES the buffers, in stream order and without a wait: the host arrays are read before it returns.
 
+        start: the bytes from there to the caller's last are sent as well, by the same copy; they are what
+        ``ahead.stage`` gave and nobody sent. None: there are none.
         Returns the variant to run until the next ``load``: the one asked for, or else the fastest for the batch.
         Raises ValueError past the limits, for an unknown variant, and for a batch_invariant batch, which has to
         take ``plan_attention``.
@@ -338,8 +342,11 @@ class Ops(Protocol):
         """Once a step; copies the batch's arrays to the device."""
         ...
 
-    def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
-        """Allocates them. They can be captured where ``supports_graphs``; elsewhere they plan anew in every run."""
+    def attention_buffers(self, limits: AttentionLimits, *, num_ahead: int = 0) -> AttentionBuffers:
+        """Allocates them. They can be captured where ``supports_graphs``; elsewhere they plan anew in every run.
+
+        num_ahead: bytes for the caller's own use, a multiple of 8, that may travel with a ``load``.
+        """
         ...
 
     def attention_planner(self, limits: AttentionLimits) -> AttentionPlanner:

@@ -22,24 +22,29 @@ class Upload:
         is_cuda = device.type == "cuda"
         self.tensor = torch.zeros(size, dtype=dtype, device=device)
         self._stages = [torch.zeros(size, dtype=dtype, pin_memory=is_cuda) for _ in range(_STAGES)]
-        self._arrays = [stage.numpy() for stage in self._stages]
+        self.arrays = [stage.numpy() for stage in self._stages]
         self._driver = CudaDriver(device) if is_cuda else None
         self._sent = [made_event() for _ in range(_STAGES)] if is_cuda else []
-        self._turn = 0
+        self.turn = 0  # which of the arrays was staged last
 
     def stage(self) -> np.ndarray:
         """What to write next. Waits only where its last copy, some sends ago, has not been made yet."""
-        self._turn = (self._turn + 1) % _STAGES
+        self.turn = (self.turn + 1) % _STAGES
         if self._sent:
-            self._sent[self._turn].synchronize()
-        return self._arrays[self._turn]
+            self._sent[self.turn].synchronize()
+        return self.staged
+
+    @property
+    def staged(self) -> np.ndarray:
+        """What the last ``stage`` gave."""
+        return self.arrays[self.turn]
 
     def send(self, stop: int, *, start: int = 0) -> None:
         """MUTATES entries [start, stop) of the tensor, as they were staged."""
-        staged, tensor = self._stages[self._turn], self.tensor
+        staged, tensor = self._stages[self.turn], self.tensor
         if self._driver is None:
             tensor[start:stop].copy_(staged[start:stop])
             return
         first, num_bytes = start * tensor.itemsize, (stop - start) * tensor.itemsize
         self._driver.upload(tensor.data_ptr() + first, staged.data_ptr() + first, num_bytes)
-        self._driver.record(self._sent[self._turn].cuda_event)
+        self._driver.record(self._sent[self.turn].cuda_event)

@@ -31,10 +31,10 @@ class FlashInferOps(TritonOps):
         other = super().plan_attention(batch)
         return other if paged is None else _FlashInferPlan(self._flashinfer, paged, other)
 
-    def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
+    def attention_buffers(self, limits: AttentionLimits, *, num_ahead: int = 0) -> AttentionBuffers:
         """Compiles FlashInfer's kernel too: what serves from graphs may meet its first eager step in traffic."""
         self._compile(limits)
-        return super().attention_buffers(limits)
+        return super().attention_buffers(limits, num_ahead=num_ahead)
 
     def attention_planner(self, limits: AttentionLimits) -> AttentionPlanner:
         """Compiles FlashInfer's kernel, as ``attention_buffers``."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from kernels.ops import AttentionBatch, AttentionLimits, AttentionTables
 from kernels.reference.attention import ReferencePlan
 from kernels.unit_rule import UnitRule
+from kernels.upload import Upload
 
 _RULE = UnitRule((1,), target_units=1, wide_gain=1.0, min_split_len=1 << 30, invariant_split_len=1 << 30)
 
@@ -30,8 +31,9 @@ class ReferenceAttentionBuffers:
 
     variants: tuple[int, ...] = _RULE.rows
 
-    def __init__(self, limits: AttentionLimits, device: torch.device) -> None:
+    def __init__(self, limits: AttentionLimits, device: torch.device, *, num_ahead: int = 0) -> None:
         self.limits = limits
+        self.ahead = Upload(num_ahead, torch.uint8, device)
         requests = limits.max_requests
         zeros = lambda size: torch.zeros(size, dtype=torch.int32, device=device)  # noqa: E731
         self._tables = AttentionTables(
@@ -52,8 +54,10 @@ class ReferenceAttentionBuffers:
         self.page_indptr = self._tables.page_indptr
         self.page_ids = self._tables.page_ids
 
-    def load(self, batch: AttentionBatch, variant: int | None = None) -> int:
+    def load(self, batch: AttentionBatch, variant: int | None = None, *, start: int | None = None) -> int:
         check_limits(batch, self.limits)
+        if start is not None:
+            self.ahead.send(len(self.ahead.tensor), start=start)
         if variant is not None:
             _check_variant(variant, self.variants)
         tables = self._tables

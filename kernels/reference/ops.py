@@ -135,8 +135,8 @@ class ReferenceOps:
     def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
         return ReferencePlan(batch, self.device)
 
-    def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
-        return ReferenceAttentionBuffers(limits, self.device)
+    def attention_buffers(self, limits: AttentionLimits, *, num_ahead: int = 0) -> AttentionBuffers:
+        return ReferenceAttentionBuffers(limits, self.device, num_ahead=num_ahead)
 
     def attention_planner(self, limits: AttentionLimits) -> AttentionPlanner:
         return ReferenceAttentionPlanner(limits)

@@ -16,11 +16,15 @@ _ALIGNMENT = 256  # bytes; more than the widest load of a kernel
 
 
 class Staging:
-    """The tables lie one after the other in an Upload, the lists of pages last: they are copied up to their end."""
+    """The tables lie one after the other in an Upload, the lists of pages last: they are copied up to their end. Its
+    first num_ahead bytes are the caller's."""
 
-    def __init__(self, limits: AttentionLimits, rule: UnitRule, *, max_units: int, device: torch.device) -> None:
+    def __init__(
+        self, limits: AttentionLimits, rule: UnitRule, *, max_units: int, num_ahead: int, device: torch.device
+    ) -> None:
         requests = limits.max_requests
         sizes = dict(
+            ahead=num_ahead,
             counts=4 * 3,
             q_indptr=4 * (requests + 1),
             prefix_len=4 * requests,
@@ -34,20 +38,25 @@ class Staging:
         *starts, total = itertools.accumulate(
             (-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes.values()), initial=0
         )
-        self._upload = Upload(total, torch.uint8, device)
-        self._layout = np.array([*LoadLayout._make([*starts, max_units])])
+        self.upload = Upload(total, torch.uint8, device)
+        self._layout = np.array([*LoadLayout._make([*starts[1:], max_units])])
         self._rule = rule.numbers
-        self._pages_start = starts[-1]
+        self._first, self._pages_start = starts[1], starts[-1]
         parts = {
-            name: self._upload.tensor[start : start + size]
+            name: self.upload.tensor[start : start + size]
             for (name, size), start in zip(sizes.items(), starts, strict=True)
         }
+        del parts["ahead"]
         self.tables = AttentionTables(
             **{name: part.view(torch.int64 if name == "ancestors" else torch.int32) for name, part in parts.items()}
         )
 
-    def load(self, batch: AttentionBatch, variant: int) -> int:
-        """In the order of the current stream. Reads the batch at once. variant 0: the fastest. Returns the variant."""
-        variant = load_batch(self._upload.stage(), self._layout, self._rule, batch, variant)
-        self._upload.send(self._pages_start + 4 * len(batch.page_ids))
+    def load(self, batch: AttentionBatch, variant: int, *, start: int | None = None) -> int:
+        """In the order of the current stream. Reads the batch at once. variant 0: the fastest. Returns the variant.
+
+        start: what was staged from there on travels along; None: nothing was.
+        """
+        stage = self.upload.stage() if start is None else self.upload.staged
+        variant = load_batch(stage, self._layout, self._rule, batch, variant)
+        self.upload.send(self._pages_start + 4 * len(batch.page_ids), start=self._first if start is None else start)
         return variant

@@ -160,8 +160,8 @@ class TritonOps(ReferenceOps):
     def plan_attention(self, batch: AttentionBatch) -> AttentionPlan:
         return self._attention.plan(batch)
 
-    def attention_buffers(self, limits: AttentionLimits) -> AttentionBuffers:
-        return TritonAttentionBuffers(limits, self.device)
+    def attention_buffers(self, limits: AttentionLimits, *, num_ahead: int = 0) -> AttentionBuffers:
+        return TritonAttentionBuffers(limits, self.device, num_ahead=num_ahead)
 
     def attention_planner(self, limits: AttentionLimits) -> AttentionPlanner:
         return TritonAttentionPlanner(limits, self.device)

@@ -97,7 +97,7 @@ def test_the_largest_graph_is_captured_first_and_no_wide_tiles_for_few_rows(mode
 
 def test_padded_rows_and_moves_touch_the_spare_page_alone(plans: list[StepPlan]) -> None:
     spare, plan, size = NUM_PAGES * PAGE_SIZE, plans[4], StepSize(24, 24, 8)
-    inputs = StepInputs(size.num_values, spare_slot=spare, device=CPU)
+    inputs = StepInputs.alone(size.num_bytes, spare_slot=spare, device=CPU)
     inputs.load(plans[3], size)
     inputs.load(plan, size)
     found = inputs.tensors(size)
@@ -111,7 +111,7 @@ def test_padded_rows_and_moves_touch_the_spare_page_alone(plans: list[StepPlan])
 
 def test_the_inputs_of_a_size_lie_at_the_same_addresses_whatever_was_loaded(plans: list[StepPlan]) -> None:
     size = StepSize(MAX_ROWS, MAX_ROWS, MAX_ROWS)
-    inputs = StepInputs(size.num_values, spare_slot=0, device=CPU)
+    inputs = StepInputs.alone(size.num_bytes, spare_slot=0, device=CPU)
     static = inputs.tensors(size)
     for plan in plans:
         inputs.load(plan, size)

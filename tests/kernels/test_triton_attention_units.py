@@ -112,11 +112,16 @@ def test_staging_keeps_each_table_apart() -> None:
     batches = [_random_batch(np.random.default_rng(seed)) for seed in range(20)]
     limits = limits_of(batches, Heads(16, 4, 128))
     most = RULE.max_units(limits.max_rows, NARROW, max_requests=limits.max_requests)
-    staging = Staging(limits, RULE, max_units=most, device=torch.device("cpu"))
-    tables = staging.tables
+    staging = Staging(limits, RULE, max_units=most, num_ahead=300, device=torch.device("cpu"))
+    tables, ahead = staging.tables, staging.upload.tensor[:300]
     addresses = [getattr(tables, field.name).data_ptr() for field in fields(tables)]
-    for batch in batches:
-        variant = staging.load(batch, 0)
+    for number, batch in enumerate(batches):
+        start = None
+        if number % 3:
+            start = 100 * (number % 3)
+            staging.upload.stage()[start:300] = number
+        variant = staging.load(batch, 0, start=start)
+        assert start is None or (ahead[start:] == number).all()
         assert variant == choose_rows(RULE.numbers, batch)
         units = units_of(RULE, batch, variant).table
         assert tables.counts.tolist() == [len(units), batch.q_indptr[-1], len(batch.prefix_len)]

@@ -22,8 +22,8 @@ class BufferedOps(ReferenceOps):
 
     buffers: EagerBuffers
 
-    def attention_buffers(self, limits: AttentionLimits) -> EagerBuffers:
-        self.buffers = EagerBuffers(limits)
+    def attention_buffers(self, limits: AttentionLimits, *, num_ahead: int = 0) -> EagerBuffers:
+        self.buffers = EagerBuffers(limits, num_ahead=num_ahead)
         return self.buffers
 
 
@@ -32,12 +32,12 @@ class EagerBuffers(ReferenceAttentionBuffers):
 
     variants = (2, 16)
 
-    def __init__(self, limits: AttentionLimits) -> None:
-        super().__init__(limits, torch.device("cpu"))
+    def __init__(self, limits: AttentionLimits, *, num_ahead: int) -> None:
+        super().__init__(limits, torch.device("cpu"), num_ahead=num_ahead)
         self.ran: list[tuple[int, int]] = []  # rows and variant of each run
 
-    def load(self, batch: AttentionBatch, variant: int | None = None) -> int:
-        super().load(batch, variant)
+    def load(self, batch: AttentionBatch, variant: int | None = None, *, start: int | None = None) -> int:
+        super().load(batch, variant, start=start)
         return variant or (16 if batch.is_causal.any() else 2)
 
     def plan(self, num_rows: int, variant: int) -> _Plan:
