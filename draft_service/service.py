@@ -112,6 +112,7 @@ class DraftService:
         plumbing = plumbing or Plumbing()
         is_gpu = draft.device.type == "cuda"
         wait_s = busy_wait_s(draft.config.busy_wait_ms, beside_gpu=is_gpu)
+        self._rehearsal = draft.rehearsal
         mailbox = Mailbox[Event | None](wait_s, draft.rehearsal.run if draft.rehearsal else None)
         self._lanes = RoundLanes(LaneTerms(self.info.incarnation, max_replies, plumbing.lane_bytes, mailbox.watch))
         self._has_lanes = plumbing.tls is None and not draft.config.disable_round_lane
@@ -153,6 +154,8 @@ class DraftService:
         await self._rpc.stop(_STOP_GRACE_S)
         await self._lanes.close()
         await asyncio.to_thread(self._loop.close)
+        if self._rehearsal is not None:
+            self._rehearsal.close()
 
     async def _drained(self) -> None:
         async for figures in self._front.load.watch(_DRAIN_LOOK_S):

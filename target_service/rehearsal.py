@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import socket
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from engine.pages import PageAllocator, pages_for
 from engine.pool import TargetCache
 from engine.tp import TpGroup
 from paceline.frames import FrameSocket
+from paceline.loopback import LONGEST_WAY_S, loopback_pair
 from paceline.mailbox import Mailbox
 from paceline.round_codec import encode_verify
 from paceline.rounds import VerifyColumns
@@ -46,7 +46,6 @@ _KEY = RequestKey(1, 0)
 _INCARNATION = 1
 _PROMPT_LEN, _MAX_TOKENS = 8, 32
 _CONTEXT = _PROMPT_LEN + _MAX_TOKENS
-_LONGEST_WAY_S = 0.001  # over loopback: what takes longer is late for the next round
 _PARENTS = (-1, 0, 0, 1, 1, 2, 4, 4)
 _SHAPE = TreeShape(num_steps=3, eagle_topk=2, num_draft_tokens=len(_PARENTS))
 
@@ -82,7 +81,7 @@ class Rehearsal:
     def run(self) -> None:
         """One round. Takes as long as any, less the device's part."""
         self._draft.send(self._draft.send_now(self._tree))
-        self._loop.turn(_LONGEST_WAY_S)
+        self._loop.turn(LONGEST_WAY_S)
         self._forget()
 
     def close(self) -> None:
@@ -106,12 +105,7 @@ class Rehearsal:
 
     def _open_lane(self, vocab_size: int) -> tuple[FrameSocket, RoundLane]:
         """The draft's end, and the target's."""
-        with socket.create_server(("127.0.0.1", 0)) as door:
-            ours = socket.create_connection(door.getsockname())
-            theirs, address = door.accept()
-            while address != ours.getsockname():  # another process of the host
-                theirs.close()
-                theirs, address = door.accept()
+        ours, theirs = loopback_pair()
         reader = RoundReader(_AT, _INCARNATION, vocab_size)
         lane = RoundLane(ours, LaneEnds(reader, self._mailbox.put, self._mailbox.watch, _INCARNATION, LaneBytes()))
         self._lanes.add(_AT.draft, lane)

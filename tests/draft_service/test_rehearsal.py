@@ -71,3 +71,4 @@ def test_a_rehearsal_launches_nothing_and_changes_no_tree(model: HeadModel) -> N
         (tree,), (other,) = (list(trees.trees().trees()) for trees in pending)
         assert_same_tree(tree, other)
     assert rehearsing.launched == alone.launched > 0
+    rehearsal.close()

@@ -7,20 +7,23 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from prometheus_client import CollectorRegistry
 
 from engine.graph_capture import Launch
 from engine.target_model import TargetModel
 from engine.tp import TpGroup
 from kernels.ops import WalkResult
 from paceline.types import SamplingParams, TreeShape
+from target_service.info_codec import ServiceInfo
 from target_service.loading import LoadedRank
 from target_service.order_codec import encode_orders
 from target_service.rehearsal import Rehearsal
+from target_service.service import LoadedTarget, TargetService, make_parts
 from target_service.step_runner import PendingStep
 from tests.support.driven_drafts import DrivenDraft, Prophet
 from tests.support.eager_buffers import BufferedOps
 from tests.support.extension import needs_extension
-from tests.support.tiny_draft import VOCAB
+from tests.support.tiny_draft import CONTEXT, VOCAB
 from tests.support.tiny_target import PAGE_SIZE, DrivenLoop, TinyTarget, always, random_prompt
 
 pytestmark = needs_extension
@@ -181,3 +184,19 @@ def test_steps_without_trees_have_no_rehearsal(
     timed = Timed(tiny_target, tiny_rank, monkeypatch, step_s=0.02)
     timed.loop.generate(random_prompt(6), LONG)
     assert not timed.rehearsed_s
+
+
+async def test_a_service_whose_threads_wait_busily_has_rehearsals_and_lets_go_of_them(
+    tiny_target: TinyTarget, tiny_rank: LoadedRank
+) -> None:
+    for busy_wait_ms in (0.0, 1.0):
+        config = tiny_target.config(busy_wait_ms=busy_wait_ms)
+        parts = make_parts(config, tiny_rank, context_length=CONTEXT, registry=CollectorRegistry())
+        info = ServiceInfo(incarnation=1, vocab_size=VOCAB, context_length=CONTEXT, page_size=PAGE_SIZE)
+        service = TargetService(LoadedTarget(config, info, parts, tiny_rank))
+        rehearsal = service._rehearsal
+        assert (rehearsal is not None) == (busy_wait_ms > 0)
+        await service.start()
+        await service.close()
+    assert rehearsal is not None
+    assert rehearsal._draft.fileno() == -1
