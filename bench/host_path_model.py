@@ -39,7 +39,7 @@ def wait_until(due_s: float, *, sleeps: bool = True) -> None:
     if left_s > 0 and sleeps:
         time.sleep(left_s)
     while time.monotonic() < due_s:
-        pass
+        time.sleep(0)  # without the interpreter's lock
 
 
 class _KnownWalk:

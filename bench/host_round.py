@@ -4,7 +4,8 @@
 
 Rounds travel by a lane, by the gRPC stream, or by a lane in two halves; where several are named, each has its services,
 and they take turns. A step of the target and a round of the draft only wait, as a host waits for its GPU; every request
-verifies a tree of 16 nodes in every round. "round": until the router's end of the stream has news of each request;
+verifies a tree of 16 nodes in every round. --busy: their threads look instead of sleeping, and rehearse, as beside a
+GPU; they want a core each. "round": until the router's end of the stream has news of each request;
 "host": what is left of it less the two waits, of which halves have one each. Milliseconds: quartiles.
 """
 
@@ -44,11 +45,12 @@ from target_service.service import LoadedTarget, TargetService, make_parts
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+_BUSY_WAIT_MS = 10.0
 _WAYS = ("lane", "stream", "halves")
 _PAGES_A_REQUEST = pages_for(PROMPT_LEN + MAX_TOKENS + MAX_SCRATCH_NODES, PAGE_SIZE)
 
 
-def serve_draft(ready: Connection, batch: int, round_s: float, *, by_lane: bool) -> None:
+def serve_draft(ready: Connection, batch: int, round_s: float, *, by_lane: bool, is_busy: bool = False) -> None:
     """The draft's process: sends its port, and serves until it is killed."""
     share_interpreter()
     num_pages = batch * _PAGES_A_REQUEST
@@ -71,11 +73,13 @@ def serve_draft(ready: Connection, batch: int, round_s: float, *, by_lane: bool)
         max_sessions=batch,
         eos_token_ids=(),
     )
-    config = DraftConfig(port=0, max_running_requests=batch, disable_round_lane=not by_lane)
+    busy_wait_ms = _BUSY_WAIT_MS if is_busy else 0.0
+    config = DraftConfig(port=0, max_running_requests=batch, disable_round_lane=not by_lane, busy_wait_ms=busy_wait_ms)
+    rehearsal = drafter.rehearsal() if is_busy else None
     engine = DraftEngine(drafter, table, limits=StepLimits(512, 64), clock=time.perf_counter)
 
     async def serve() -> None:
-        draft = LoadedDraft(config, engine, info, torch.device("cpu"))
+        draft = LoadedDraft(config, engine, info, torch.device("cpu"), rehearsal)
         service = DraftService(draft, registry=CollectorRegistry())
         ready.send(await service.start())
         await service.failed
@@ -91,7 +95,7 @@ class AlwaysSplit(Halves):
         return True
 
 
-def serve_target(ready: Connection, batch: int, step_s: float, *, in_halves: bool) -> None:
+def serve_target(ready: Connection, batch: int, step_s: float, *, in_halves: bool, is_busy: bool = False) -> None:
     """The target's process, likewise."""
     share_interpreter()
     rank = instant_rank(
@@ -100,9 +104,11 @@ def serve_target(ready: Connection, batch: int, step_s: float, *, in_halves: boo
         feature_size=HIDDEN,
         max_rows=max(512, batch * SHAPE.num_draft_tokens),
         step_s=step_s,
+        sleeps=not is_busy,
     )
     config = TargetConfig(
         port=0,
+        busy_wait_ms=_BUSY_WAIT_MS if is_busy else 0.0,
         max_running_requests=batch,
         max_rows_per_step=max(512, batch * SHAPE.num_draft_tokens),
         speculative_tree_deadline_ms=1e6,
@@ -113,7 +119,7 @@ def serve_target(ready: Connection, batch: int, step_s: float, *, in_halves: boo
         parts = replace(parts, halves=AlwaysSplit(parts.times, enabled=False))
 
     async def serve() -> None:
-        service = TargetService(LoadedTarget(config, target_info(), parts))
+        service = TargetService(LoadedTarget(config, target_info(), parts, rank if is_busy else None))
         ready.send(await service.start())
         await service.failed
 
@@ -136,10 +142,12 @@ def serving(serve: Callable[[Connection, int, float], object], batch: int, wait_
 
 
 @contextlib.contextmanager
-def serving_pair(way: str, batch: int, *, step_s: float, draft_s: float) -> Iterator[tuple[int, int]]:
+def serving_pair(
+    way: str, batch: int, *, step_s: float, draft_s: float, is_busy: bool = False
+) -> Iterator[tuple[int, int]]:
     """A target and its draft, between which rounds travel that way; their ports."""
-    serve_one = functools.partial(serve_draft, by_lane=way != "stream")
-    serve_other = functools.partial(serve_target, in_halves=way == "halves")
+    serve_one = functools.partial(serve_draft, by_lane=way != "stream", is_busy=is_busy)
+    serve_other = functools.partial(serve_target, in_halves=way == "halves", is_busy=is_busy)
     with serving(serve_one, batch, draft_s) as draft, serving(serve_other, batch, step_s) as target:
         yield target, draft
 
@@ -154,6 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--rounds-by", type=lambda text: text.split(","), default=["lane"], help=f"of {', '.join(_WAYS)}"
     )
+    parser.add_argument("--busy", action="store_true")
     args = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, _end)
     if not set(args.rounds_by) <= set(_WAYS):
@@ -166,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         with contextlib.ExitStack() as stack:
             ports = {
                 way: stack.enter_context(
-                    serving_pair(way, batch, step_s=args.step_ms / 1e3, draft_s=args.draft_ms / 1e3)
+                    serving_pair(way, batch, step_s=args.step_ms / 1e3, draft_s=args.draft_ms / 1e3, is_busy=args.busy)
                 )
                 for way in args.rounds_by
             }
