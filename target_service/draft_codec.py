@@ -8,7 +8,8 @@ from google.protobuf.message import DecodeError
 
 from kernels.tree_wire import TreeWire, load_tree_wire
 from paceline.errors import WireError
-from paceline.round_codec import decode_verify
+from paceline.round_codec import decode_verify, encode_verify
+from paceline.rounds import VerifyColumns
 from paceline.v1 import draft_pb2, verify_pb2
 from target_service.draft_session import ArrivedTree
 from target_service.events import (
@@ -96,6 +97,11 @@ def decode_trees(message: verify_pb2.VerifyInput, vocab_size: int, *, at: LinkEp
     entries = zip(columns.round.tolist(), columns.base_committed_len.tolist(), columns.trees(), strict=True)
     trees = [ArrivedTree(round_number, base, nodes_of(tree)) for round_number, base, tree in entries]
     return TreesArrived(at, columns.session.tolist(), trees)
+
+
+def encode_trees(columns: VerifyColumns, incarnation: int) -> bytes:
+    """A message as a draft sends it, for rehearsals."""
+    return draft_pb2.SpeculateResponse(verify=encode_verify(columns, incarnation)).SerializeToString()
 
 
 def decode_status(message: draft_pb2.SessionStatus, *, at: LinkEpoch) -> SessionsAnswered:

@@ -14,15 +14,13 @@ from engine.tp import TpGroup
 from paceline.frames import FrameSocket
 from paceline.loopback import LONGEST_WAY_S, loopback_pair
 from paceline.mailbox import Mailbox
-from paceline.round_codec import encode_verify
 from paceline.rounds import VerifyColumns
 from paceline.rpc_bytes import LaneBytes
 from paceline.tree import MAX_NODES
 from paceline.types import Rung, SamplingParams, SpeculationDecision, TreeShape
-from paceline.v1 import draft_pb2
 from target_service.deadline import StepTimes, TreeDeadline
 from target_service.draft_asker import DraftAsker
-from target_service.draft_codec import RoundReader
+from target_service.draft_codec import RoundReader, encode_trees
 from target_service.draft_desk import DraftDesk
 from target_service.draft_orders import DraftOrders
 from target_service.draft_rows import RowSender
@@ -172,5 +170,4 @@ def _tree(seq: Sequence) -> bytes:
         draft_token=tokens,
         parents=np.array(_PARENTS, np.int32),
     )
-    message = draft_pb2.SpeculateResponse(verify=encode_verify(columns, _INCARNATION))
-    return message.SerializeToString()
+    return encode_trees(columns, _INCARNATION)
