@@ -21,9 +21,8 @@ _ITEM = 8  # bytes of a value
 _ALIGNMENT = 16  # int64 values, 128 bytes: kernels are compiled for aligned addresses
 
 
-@dataclass(frozen=True, slots=True)
-class StepSize:
-    """What a forward is shaped for."""
+class StepSize(NamedTuple):
+    """What a forward is shaped for. A tuple: a dataclass as a key calls two functions of Python a look-up."""
 
     num_rows: int
     num_nodes: int
