@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from paceline.rehearsal_pace import RehearsalPace
+
 EventT = TypeVar("EventT")
 
-_REHEARSE_S = 0.002  # 0.5 ms keep code no warmer, 5 leave it cold (`python -m bench.host_draft --rehearse-ms`)
 _SELECTABLE = 1024  # descriptors below: select waits to the microsecond, poll to the millisecond
 
 
@@ -44,9 +45,10 @@ class Mailbox(Generic[EventT]):
 
     def __init__(self, busy_wait_s: float = 0.0, rehearse: Callable[[], object] | None = None) -> None:
         """busy_wait_s: since a source had something last, in which a wait keeps looking and does not sleep. rehearse:
-        called now and then in such a wait, to keep at hand the code that what comes will need."""
+        called in such a wait, see RehearsalPace, to keep at hand the code that what comes will need."""
         self._busy_wait_s = busy_wait_s
         self._rehearse = rehearse
+        self._pace = RehearsalPace()
         self._heard_s = -math.inf  # when a source had something last
         self._events: deque[EventT] = deque()
         self._sources: dict[int, Source] = {}
@@ -125,14 +127,17 @@ class Mailbox(Generic[EventT]):
         now_s = time.monotonic()
         end_s = math.inf if timeout_s is None else now_s + timeout_s
         busy_until_s = min(end_s, self._heard_s + self._busy_wait_s)
-        rehearse_s = now_s + _REHEARSE_S
+        pace = self._pace
+        pace.begin(now_s)
         while now_s < busy_until_s:
-            if ready := self._ready(0.0):
-                return ready
+            ready = self._ready(0.0)
             now_s = time.monotonic()
-            if self._rehearse is not None and now_s >= rehearse_s:
+            if ready:
+                pace.end(now_s)
+                return ready
+            if self._rehearse is not None and now_s >= pace.due_s:
                 self._rehearse()
-                rehearse_s = now_s + _REHEARSE_S
+                pace.rehearsed(time.monotonic())
         return self._ready(None if timeout_s is None else max(0.0, end_s - now_s))
 
     def _ready(self, timeout_s: float | None) -> list[int]:

@@ -1,0 +1,38 @@
+"""RehearsalPace: when a thread that looks for what comes next goes through the code that it will need."""
+
+from __future__ import annotations
+
+_EVERY_S = 0.002  # 0.5 ms keep code no warmer, 5 leave it cold (`python -m bench.host_draft --rehearse-ms`)
+# Before a wait's expected end: twice what a rehearsal takes, and the error of the guess.
+_SPACE = 2.0
+_SPACE_S = 0.0003
+_SMOOTHING = 0.3
+
+
+class RehearsalPace:
+    """A wait is expected to last as long as the one before. A rehearsal comes so long before its end that nothing has
+    to wait for it, and again every 2 ms where it lasts longer. Pure: seconds of the caller's clock."""
+
+    def __init__(self) -> None:
+        self._began_s = 0.0
+        self._last_s = 0.0  # how long the last wait was
+        self._takes_s = 0.0005  # a rehearsal; averaged
+        self.due_s = 0.0  # when to rehearse next
+
+    def begin(self, now_s: float) -> None:
+        """A wait begins."""
+        self._began_s = now_s
+        self.due_s = now_s + self._last_s
+        if self._last_s < _EVERY_S:
+            self.due_s += _EVERY_S
+        else:
+            self.due_s -= _SPACE * self._takes_s + _SPACE_S
+
+    def rehearsed(self, now_s: float) -> None:
+        """What was due is over."""
+        self._takes_s += _SMOOTHING * (now_s - self.due_s - self._takes_s)
+        self.due_s = max(now_s, self._began_s + self._last_s) + _EVERY_S
+
+    def end(self, now_s: float) -> None:
+        """Something came."""
+        self._last_s = now_s - self._began_s
