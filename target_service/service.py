@@ -141,7 +141,8 @@ class TargetService:
         self._front = Front(self._mailbox, self._links)
         outlets = Outlets(self._send_orders, self._from_engine(self._front.deliver))
         rehearsed = target.rehearsed if wait_s > 0 else None
-        self._rehearsal = None if rehearsed is None else Rehearsal(rehearsed)
+        with target.parts.runner.thread():
+            self._rehearsal = None if rehearsed is None else Rehearsal(rehearsed)
         rehearsals = None if self._rehearsal is None else RehearsalTime(self._rehearsal.run, target.parts.times)
         engine = EngineLoop(target.parts, self._mailbox, outlets, rehearsals=rehearsals)
         self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine", daemon=True)
