@@ -18,7 +18,7 @@ from router.shape_menu import OFF
 
 _REVISE_EVERY = 0.5  # of a window
 _STICKY = 0.65  # of a step between skills: a request moves to another only past this
-_HOPE_EVERY = 8.0  # windows between two trials of what was hardly seen
+_HOPE_EVERY = 20.0  # windows between two trials of what was hardly seen
 _PROBE_EVERY = 4.0  # windows between two probes, at least
 _IDLE_PROBE = 3.0  # times as far apart are probes that pay only where drafts have become more than much better
 _BELIEF_STD = 0.35  # of what is known of a request's skill after some ten rounds
@@ -64,6 +64,7 @@ class TargetPlanner:
         self._members: dict[Hashable, _Member] = {}
         self._left_slots: list[int] = []
         self._bounds = Bounds(1.0)
+        self._drift = 0.0  # of gains past the margin, of the last looks, by moving the bounds
         self._ladders: list[Ladder] = [()] * len(SKILLS)
         self._is_planned = False
         self._revised_s = self._faded_s = -np.inf
@@ -139,8 +140,10 @@ class TargetPlanner:
         self._faded_s = now_s
 
     def _lengths(self, skills: Floats) -> Floats:
-        """Expected where a skill is known give or take _BELIEF_STD: deep trees gain more by it than they lose."""
-        lengths: Floats = 0.5 * (self.model.lengths(skills - _BELIEF_STD) + self.model.lengths(skills + _BELIEF_STD))
+        """Expected where a skill is known give or take _BELIEF_STD. A request of few tokens a round is there for the
+        longer: so it is the rounds that are averaged, not the tokens."""
+        low, high = self.model.lengths(skills - _BELIEF_STD), self.model.lengths(skills + _BELIEF_STD)
+        lengths: Floats = 2.0 / (1.0 / low + 1.0 / high)
         return lengths
 
     def _crowd(self, lengths: Floats, situation: Situation) -> Crowd:
@@ -163,15 +166,8 @@ class TargetPlanner:
         else:
             plan.begin(crowd, prompts)
             changed = self._is_planned = True
-        here, ideal = self._bounds.row(batch), row_at(batch)
-        if (plan.shapes[here] == plan.shapes[ideal]).all():
-            moves = not self._bounds.keeps(batch, plan.shapes)
-        else:
-            held = plan.rate(crowd, batch, prompts, here).goodput
-            least = 1.0 + self._settings.margin + self._settings.patience
-            moves = plan.rate(crowd, batch, prompts, ideal).goodput > least * held
-        if moves:
-            self._bounds, changed = Bounds(batch), True
+        if self._is_to_move(crowd, batch, prompts):
+            self._bounds, self._drift, changed = Bounds(batch), 0.0, True
         row = self._bounds.row(batch)
         rate = plan.rate(crowd, batch, prompts, row)
         stays = self.joined and rate.together < rate.apart < (1.0 + _JOIN_MARGIN) * rate.together
@@ -181,6 +177,21 @@ class TargetPlanner:
         if changed:
             shapes, menu = plan.shapes, self.model.menu
             self._ladders = [self._bounds.ladder(shapes[:, level], menu) for level in range(len(SKILLS))]
+
+    def _is_to_move(self, crowd: Crowd, batch: float, prompts: Prompts) -> bool:
+        """Whether the bounds are to be those around another batch size: for shapes that give more there, by gains that
+        add up as those of a row do (PlanRows.revise). The first row's shapes are those of a lone request."""
+        plan, settings = self._plan, self._settings
+        here, ideal = self._bounds.row(batch), row_at(batch)
+        if here == 0 < ideal:
+            return True
+        if (plan.shapes[here] == plan.shapes[ideal]).all():
+            self._drift = 0.0
+            return not self._bounds.keeps(batch, plan.shapes)
+        held = plan.rate(crowd, batch, prompts, here).goodput
+        gain = float(np.log(plan.rate(crowd, batch, prompts, ideal).goodput / held))
+        self._drift = max(0.0, self._drift + gain - settings.margin)
+        return self._drift > settings.patience
 
     def _choose_probe(self, situation: Situation, plain: Mapping[Hashable, _Member], now_s: float) -> None:
         """The one of whom least is known speculates for a window, as often as the loss allows."""

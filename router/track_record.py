@@ -12,9 +12,10 @@ from router.acceptance import Ints
 from router.shape_menu import OFF
 
 _PRIOR = 1.0  # weight of what is taken to be so before anything ran, where one stretch weighs 1
-# Of trees, for each doubling of the batch, in logarithms: the more requests, the more of them begin, end or wait for
-# others. Simulated with an H200's times, before anything is learnt: 0.1 at 32 requests, 0.2 to 0.3 at 64.
-_PRIOR_OFF = -0.03
+# Of trees, for each doubling of the batch past 32, in logarithms: the more requests, the more of them begin, end or
+# wait for others. Of chains and trees an H200 gave 0.93 to 1.02 of what was promised at 1 to 32 requests, 0.83 to
+# 0.93 at 64, 0.76 to 0.85 at 128, 0.68 to 0.78 at 256.
+_PRIOR_OFF, _PRIOR_FROM = -0.12, 5.0
 _MOST = 8.0  # weight of one cell
 _SAME = 0.35  # octaves of batch and of nodes within which stretches are of one cell
 _OTHER = 0.3  # of what one growth, or one way to step, shows, that holds for another
@@ -95,13 +96,15 @@ class TrackRecord:
 
     def factors(self, batches: Floats, growths: Ints, nodes: Floats, *, joined: bool) -> Floats:
         """[batches, options]: what to multiply promises by. growths, nodes: [options], as a stretch has them."""
-        prior = _PRIOR * self._prior_off * np.log2(batches)[:, None] * (growths != OFF)
+        drafts = growths != OFF
+        octaves = np.maximum(0.0, np.log2(batches) - _PRIOR_FROM)
+        prior = _PRIOR * self._prior_off * octaves[:, None] * drafts
         near_batch = _kernel(np.log2(batches)[:, None] - self._column("batch"))  # [batches, cells]
         near_nodes = _kernel(np.log2(nodes)[:, None] - self._column("nodes"))  # [options, cells]
         theirs = self._column("growth")
         near_growth = np.where(growths[:, None] == theirs, 1.0, _OTHER)
         near_growth[(growths[:, None] == OFF) != (theirs == OFF)] = 0.0
-        near_way = np.where((joined & (growths != OFF))[:, None] == self._column("joined"), 1.0, _OTHER)
+        near_way = np.where((joined & drafts)[:, None] == self._column("joined"), 1.0, _OTHER)
         near = near_nodes * near_growth * near_way
         weight = near_batch * self._column("weight")
         offs = np.clip(self._column("off"), -_MOST_OFF, _MOST_OFF)

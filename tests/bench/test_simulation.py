@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
+import statistics
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,24 @@ def steady(in_flight: int, seconds: float) -> Load:
 def best_fixed(of: World, load: Load, after_s: float) -> float:
     shapes = [None, *of.proposals.growths]
     return max(rate(of, Fixed(shape), load, after_s=after_s) for shape in shapes)
+
+
+def over_best_fixed(
+    of: World,
+    make: Callable[[], SimRouter],
+    load: Load,
+    after_s: float,
+    *,
+    shapes: Sequence[TreeShape | None] | None = None,
+) -> float:
+    """Of two runs, with other requests: which of two fixed trees that are about as good is better differs by some
+    percent."""
+    policies = [None, *of.proposals.growths] if shapes is None else shapes
+
+    def mean(router: Callable[[], SimRouter]) -> float:
+        return statistics.fmean(rate(of, router(), load, after_s=after_s, seed=seed) for seed in (0, 1))
+
+    return mean(make) / max(mean(functools.partial(Fixed, shape)) for shape in policies)
 
 
 def test_plain_decoding_takes_a_step_a_token() -> None:
@@ -166,22 +187,28 @@ def test_adaptive_is_as_fast_as_the_best_fixed_on_a_gpu(in_flight: int) -> None:
     is_near = in_flight in (8, 32)  # there several trees, or none, are as good as each other within 5 %
     after_s = 4.0 if is_near else 2.0  # a target tries halves meanwhile, some 40 rounds
     load = steady(in_flight, after_s + (4.0 if in_flight < 64 else 2.0))
-    assert rate(of, SimAdaptive(of), load, after_s=after_s) >= 0.97 * best_fixed(of, load, after_s)
+    assert over_best_fixed(of, functools.partial(SimAdaptive, of), load, after_s) >= 0.97
 
 
-@pytest.mark.parametrize("in_flight", [8, slow(16)])
-def test_a_growth_that_costs_more_beside_a_step_than_its_warm_up_says_is_left(in_flight: int) -> None:
-    """Draft and target share a GPU: each takes from the other what a warm-up of either alone does not show."""
+@pytest.mark.parametrize(("in_flight", "least"), [(8, 0.97), slow(16, 0.95)])
+def test_a_growth_that_costs_more_beside_a_step_than_its_warm_up_says_is_left(in_flight: int, least: float) -> None:
+    """Draft and target share a GPU: each takes from the other what a warm-up of either alone does not show. With 16
+    requests the others are so near each other that several are tried."""
     calibration = world("h200_8b")
     factors = {growth: 2.2 if growth.eagle_topk == 8 else 1.3 for growth in calibration.proposals.growths}
     of = with_times(calibration, np.ones(len(calibration.steps.rows)), factors)
     of = dataclasses.replace(of, beside=0.15, beside_rows=0.7, slowed=0.5, spread=0.3)
     load, numbers = steady(in_flight, 7.0), [(3, 1, 4), (5, 4, 16), (5, 4, 8), (4, 2, 8), (2, 3, 5)]
     shapes = [None, *(TreeShape(*shape) for shape in numbers)]
-    best = max(rate(of, Fixed(shape), load, after_s=3.0) for shape in shapes)
-    router = SimAdaptive(calibration, PlannerSettings(default=TreeShape(2, 3, 5)))
-    assert rate(of, router, load, after_s=3.0) >= 0.97 * best
-    assert len({at_s for at_s, _ in router.changes if at_s > 5.0}) <= 12, "it does not settle"
+    routers: list[SimAdaptive] = []
+
+    def adaptive() -> SimAdaptive:
+        routers.append(SimAdaptive(calibration, PlannerSettings(default=TreeShape(2, 3, 5))))
+        return routers[-1]
+
+    assert over_best_fixed(of, adaptive, load, 3.0, shapes=shapes) >= least
+    for router in routers:
+        assert len({at_s for at_s, _ in router.changes if at_s > 5.0}) <= 12, "it does not settle"
 
 
 @pytest.mark.parametrize("in_flight", [1, 8, *(slow(load) for load in (2, 4, 16))])
