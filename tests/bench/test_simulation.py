@@ -208,7 +208,8 @@ def test_a_growth_that_costs_more_beside_a_step_than_its_warm_up_says_is_left(in
 
     assert over_best_fixed(of, adaptive, load, 3.0, shapes=shapes) >= least
     for router in routers:
-        assert len({at_s for at_s, _ in router.changes if at_s > 5.0}) <= 12, "it does not settle"
+        num_changes = len([at_s for at_s, _ in router.changes if at_s > 5.0])
+        assert num_changes <= 2 * in_flight, "it does not settle"
 
 
 @pytest.mark.parametrize("in_flight", [1, 8, *(slow(load) for load in (2, 4, 16))])
