@@ -133,7 +133,7 @@ class Mailbox(Generic[EventT]):
             ready = self._ready(0.0)
             now_s = time.monotonic()
             if ready:
-                pace.end(now_s)
+                pace.came_s = now_s
                 return ready
             if self._rehearse is not None and now_s >= pace.due_s:
                 self._rehearse()

@@ -23,7 +23,7 @@ def waits(pace: RehearsalPace, *lengths_s: float) -> list[list[float]]:
             now_s += TAKES_S
             pace.rehearsed(now_s)
         now_s = max(now_s, end_s)
-        pace.end(now_s)
+        pace.came_s = now_s
     return found
 
 
