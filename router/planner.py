@@ -190,7 +190,8 @@ class TargetPlanner:
             return not self._bounds.keeps(batch, plan.shapes)
         held = plan.rate(crowd, batch, prompts, here).goodput
         gain = float(np.log(plan.rate(crowd, batch, prompts, ideal).goodput / held))
-        self._drift = max(0.0, self._drift + gain - settings.margin)
+        # Two looks at least: between a request's end and the first token of the next one the batch is one less.
+        self._drift = max(0.0, self._drift + min(gain - settings.margin, settings.patience))
         return self._drift > settings.patience
 
     def _choose_probe(self, situation: Situation, plain: Mapping[Hashable, _Member], now_s: float) -> None:

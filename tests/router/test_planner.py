@@ -28,9 +28,10 @@ WINDOW_S = PlannerSettings().window_s
 class Rig:
     """A policy, its requests' decisions, and a clock that steps move."""
 
-    def __init__(self, num_requests: int) -> None:
+    def __init__(self, num_requests: int, *, steps: StepTable = STEPS) -> None:
         self.now_s = 0.0
-        self.policy = TargetPolicy(AcceptanceModel(MENU), CostModel(STEPS, DRAFT), PlannerSettings(), now_s=0.0)
+        self.steps = steps
+        self.policy = TargetPolicy(AcceptanceModel(MENU), CostModel(steps, DRAFT), PlannerSettings(), now_s=0.0)
         self.ladders = {key: self.policy.start(key, 0.0) for key in range(num_requests)}
         self.changes: list[tuple[float, int, TreeShape | None]] = []
 
@@ -38,7 +39,7 @@ class Rig:
         """One step of a target that obeys: a round of each request whose decision has a tree."""
         shapes = {key: self.shape(key, decoding) for key in self.ladders}
         rows = prefill_tokens + sum(1 if shape is None else shape.num_draft_tokens for shape in shapes.values())
-        step_ms = STEPS.at_one(rows)
+        step_ms = self.steps.at_one(rows)
         drafted = sum(shape is not None for shape in shapes.values())
         wait_ms = 2.5 if drafted and not prefill_tokens else 0.0
         self.now_s += (step_ms + wait_ms) / 1e3
@@ -73,6 +74,19 @@ def test_a_burst_is_followed_on_the_ladder_without_a_word() -> None:
     nodes = [1 if (shape := rig.shape(0, batch)) is None else shape.num_draft_tokens for batch in (1, 8, 32, 128, 500)]
     assert nodes == sorted(nodes, reverse=True)
     assert nodes[0] == 16 and nodes[-1] == 1
+
+
+def test_two_requests_leave_the_plan_of_a_lone_one_and_keep_theirs_while_one_is_replaced() -> None:
+    more_rows_cost = StepTable([(1, 4.8), (16, 5.0), (20, 9.0), (512, 20.0)])
+    rig = Rig(2, steps=more_rows_cost)
+    rng = np.random.default_rng(5)
+    assert rig.shape(0, 1) == rig.shape(0, 2) == TREE
+    for step in range(3000):
+        rig.step(1 if step % 15 < 2 else 2, rng=rng)
+        shape = rig.shape(0, 2)
+        if rig.now_s > 2 * WINDOW_S:
+            assert shape is not None and shape.num_draft_tokens <= 8, f"at {rig.now_s:.2f} s"
+    assert rig.now_s > 20 * WINDOW_S
 
 
 def test_rungs_ascend_and_the_last_has_no_bound_or_is_off() -> None:
