@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.address import parse_address
-from paceline.config import flag, require
+from paceline.config import flag, require, require_apart
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.logs import LEVELS
 from paceline.plumbing import ServiceFlags
@@ -85,6 +85,7 @@ class TargetConfig(ServiceFlags):
         require(self.max_rows_per_step >= rows, "max_rows_per_step", self.max_rows_per_step, f"at least {rows}")
         require(0 <= self.port < 2**16, "port", self.port, "0 to 65535")
         require(0 <= self.metrics_port < 2**16, "metrics_port", self.metrics_port, "0 to 65535")
+        require_apart(port=self.port, metrics_port=self.metrics_port, health_port=self.health_port)
         require(self.base_gpu_id >= 0, "base_gpu_id", self.base_gpu_id, "0 or more")
         require(self.num_threads >= 0, "num_threads", self.num_threads, "0 (automatic) or more")
         require(self.drain_timeout_s >= 0, "drain_timeout_s", self.drain_timeout_s, "0 or more seconds")

@@ -50,6 +50,7 @@ def test_tenants_have_their_weights_and_one_rate_where_asked() -> None:
     ("argv", "message"),
     [
         (("--port", "70000"), "--port is 70000"),
+        (("--metrics-port", "7100"), "--port and --metrics-port are both 7100"),
         (("--targets", ""), "--targets is empty"),
         (("--targets", "nowhere"), "--targets is nowhere; it must be host:port"),
         (("--drafts", "a:1,a:1"), "--drafts is a:1,a:1; it must be free of repetitions"),

@@ -28,6 +28,7 @@ from target_service.service import LoadedTarget
         ("--speculative-tree-deadline-ms=-1", "--speculative-tree-deadline-ms is -1"),
         ("--busy-wait-ms=inf", "--busy-wait-ms is inf; it must be 0 to 1000"),
         ("--port=99999", "--port is 99999"),
+        ("--health-port=7200", "--port and --health-port are both 7200"),
     ],
 )
 def test_a_flag_out_of_its_range_is_refused(flag, message):
