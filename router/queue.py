@@ -36,7 +36,7 @@ def rank_of(arrived_at: float, priority: int, *, ageing_s: float) -> float:
 
 
 @dataclass(slots=True)
-class _Lane(Generic[ItemT]):
+class _Part(Generic[ItemT]):
     """One tenant's requests, by rank, and what its turns have left it to spend."""
 
     weight: float
@@ -56,8 +56,8 @@ class RequestQueue(Generic[ItemT]):
     def __init__(self, max_len: int) -> None:
         self.max_len = max_len
         self._returned: OrderedDict[ItemT, None] = OrderedDict()
-        self._lanes: dict[str, _Lane[ItemT]] = {}
-        self._places: dict[ItemT, tuple[Claim, int]] = {}  # of those in lanes; the number breaks ties of rank
+        self._parts: dict[str, _Part[ItemT]] = {}
+        self._places: dict[ItemT, tuple[Claim, int]] = {}  # of those in parts; the number breaks ties of rank
         self._num_pushed = 0
 
     def __len__(self) -> int:
@@ -66,12 +66,12 @@ class RequestQueue(Generic[ItemT]):
     @property
     def cost(self) -> float:
         """Estimated tokens of all that wait for their first turn."""
-        return sum(lane.cost for lane in self._lanes.values())
+        return sum(part.cost for part in self._parts.values())
 
     @property
     def num_tenants(self) -> int:
         """With requests that wait."""
-        return len(self._lanes)
+        return len(self._parts)
 
     def push(self, item: ItemT, claim: Claim, *, weight: float = 1.0) -> ItemT | None:
         """Puts a newcomer in; returns the item that had to leave for it, or None.
@@ -82,11 +82,11 @@ class RequestQueue(Generic[ItemT]):
         displaced = self._last_to_displace(claim) if len(self) >= self.max_len else None
         if displaced is not None:
             self.discard(displaced)
-        lane = self._lanes.setdefault(claim.tenant, _Lane(weight))
+        part = self._parts.setdefault(claim.tenant, _Part(weight))
         self._num_pushed += 1
         self._places[item] = (claim, self._num_pushed)
-        lane.cost += claim.cost
-        bisect.insort(lane.entries, (claim.rank, self._num_pushed, item))
+        part.cost += claim.cost
+        bisect.insort(part.entries, (claim.rank, self._num_pushed, item))
         return displaced
 
     def push_front(self, item: ItemT) -> None:
@@ -100,8 +100,8 @@ class RequestQueue(Generic[ItemT]):
 
     def head(self) -> ItemT | None:
         """Whose turn it is among the others; None where none waits. The same one until it leaves or another comes."""
-        lane = self._next_lane()
-        return None if lane is None else lane.entries[0][2]
+        part = self._next_part()
+        return None if part is None else part.entries[0][2]
 
     def take(self, item: ItemT) -> None:
         """Takes out an item that has its turn; its tenant pays."""
@@ -109,7 +109,7 @@ class RequestQueue(Generic[ItemT]):
             del self._returned[item]
             return
         claim, _ = self._places[item]
-        self._lanes[claim.tenant].deficit -= claim.cost
+        self._parts[claim.tenant].deficit -= claim.cost
         self.discard(item)
 
     def discard(self, item: ItemT) -> None:
@@ -119,48 +119,48 @@ class RequestQueue(Generic[ItemT]):
         if place is None:
             return
         claim, number = place
-        lane = self._lanes[claim.tenant]
-        del lane.entries[bisect.bisect_left(lane.entries, (claim.rank, number))]
-        lane.cost -= claim.cost
-        if not lane.entries:
-            del self._lanes[claim.tenant]
+        part = self._parts[claim.tenant]
+        del part.entries[bisect.bisect_left(part.entries, (claim.rank, number))]
+        part.cost -= claim.cost
+        if not part.entries:
+            del self._parts[claim.tenant]
 
     def settle(self, tenant: str, refund: float) -> None:
         """A request that had its turn cost so many tokens less than estimated (negative: more)."""
-        lane = self._lanes.get(tenant)
-        if lane is not None:
-            lane.deficit += refund
+        part = self._parts.get(tenant)
+        if part is not None:
+            part.deficit += refund
 
     def cost_ahead(self, claim: Claim, *, weight: float = 1.0) -> float:
         """Tokens that would have their turn before a newcomer with this claim, if no other came."""
-        own = self._lanes.get(claim.tenant)
+        own = self._parts.get(claim.tenant)
         before = sum(self._places[entry[2]][0].cost for entry in own.entries if entry[0] <= claim.rank) if own else 0.0
         share = (before + claim.cost) / weight  # what each of the others is served meanwhile, by its weight
         others = sum(
-            min(lane.cost, share * lane.weight) for tenant, lane in self._lanes.items() if tenant != claim.tenant
+            min(part.cost, share * part.weight) for tenant, part in self._parts.items() if tenant != claim.tenant
         )
         return before + others
 
-    def _next_lane(self) -> _Lane[ItemT] | None:
+    def _next_part(self) -> _Part[ItemT] | None:
         """Of the tenant whose turn it is; all have earned until it can pay."""
         need, chosen = 0.0, None
-        for lane in self._lanes.values():
-            short = (self._places[lane.entries[0][2]][0].cost - lane.deficit) / lane.weight
+        for part in self._parts.values():
+            short = (self._places[part.entries[0][2]][0].cost - part.deficit) / part.weight
             if chosen is None or short < need:
-                need, chosen = short, lane
+                need, chosen = short, part
         if need > 0:
-            for lane in self._lanes.values():
-                lane.deficit += need * lane.weight
+            for part in self._parts.values():
+                part.deficit += need * part.weight
         return chosen
 
     def _last_to_displace(self, newcomer: Claim) -> ItemT:
         refusal = CapacityError(
             f"the router's queue is full: {self.max_len} requests wait; add targets or raise --max-queued-requests"
         )
-        if not self._lanes:
+        if not self._parts:
             raise refusal
-        longest = max(self._lanes.values(), key=lambda lane: len(lane.entries))
-        own = self._lanes.get(newcomer.tenant)
+        longest = max(self._parts.values(), key=lambda part: len(part.entries))
+        own = self._parts.get(newcomer.tenant)
         if len(longest.entries) > (len(own.entries) if own else 0) + 1:
             return longest.entries[-1][2]
         if own is not None and newcomer.rank < own.entries[-1][0]:
