@@ -34,7 +34,7 @@ _STREAM = _TARGET = _SESSION = 0
 class Rehearsal:
     """A session of its own that asks for its first tree, again and again, by the code of all sessions, from a message's
     bytes on a lane over loopback, the kernel's included, to an answer's. The drafter fills and copies its tables, and
-    launches nothing.
+    launches a graph of one small kernel in place of each of a round's.
 
     A thread that has only looked for a message for 5 ms takes 1.7 times as long for a round of one session as with
     rehearsals, and 1.3 times for a round of 64 (`python -m bench.host_draft --pause-ms 5`, without and with

@@ -11,7 +11,7 @@ import torch
 from engine.draft_batch import ExtendItem
 from engine.extend_batch import ExtendBatch, spare_batch
 from engine.extend_forward import ExtendForward, StagedRows
-from engine.graph_capture import Capture, capture_bar
+from engine.graph_capture import Capture, Launch, capture_bar
 from engine.groves import Groves
 from engine.growth_forward import GrowthForward, StagedGrowth, Trees
 from engine.growth_layouts import GrowthLayouts
@@ -67,6 +67,7 @@ class DeviceDrafter:
         self._groves = Groves(self._growth.layouts, draft_vocab_size=model.config.draft_vocab_size)
         self._copies = [NodesCopy(limits.max_sessions, model.device) for _ in range(2)]
         self._turn = 0
+        self._smallest: Launch = self._clear_spare  # until it is captured
 
     @torch.inference_mode()
     def capture(self, shapes: Sequence[TreeShape], capture: Capture) -> None:
@@ -81,6 +82,7 @@ class DeviceDrafter:
             for growth in growths:
                 self._growth.capture(growth, spare, capture)
                 bar.update()
+        self._smallest = capture(self._clear_spare)
 
     def extend(self, items: Sequence[ExtendItem]) -> list[DraftTree | None]:
         """Writes the rows of all items, and grows a tree for each that asks for one; None for the others.
@@ -109,12 +111,17 @@ class DeviceDrafter:
         return self._groves.shapes
 
     def rehearse(self, batch: ExtendBatch) -> None:
-        """What ``begin`` does before its launches, for few rows of sessions that all ask for one captured shape. The
-        next batch's copy to the device overwrites this one."""
+        """What ``begin`` does on the host, for few rows of sessions that all ask for one captured shape. The next
+        batch's copy to the device overwrites this one; in place of each graph a small one clears the spare slot."""
         seen = survey(batch.shapes, batch.held.capacity, batch.rows, MAX_SCRATCH_NODES)
         groves, shapes = self._groves.of(batch, seen.key)
         rows, _ = self._fill(batch, Trees(groves[0], shapes))
         self._arena.send(rows.start, rows.stop)
+        self._smallest()
+        self._smallest()
+
+    def _clear_spare(self) -> None:
+        self._cache.k[self._cache.spare_slot].zero_()
 
     def _propose(self, batch: ExtendBatch, key: tuple[int, ...] | None, copy: NodesCopy) -> list[np.ndarray]:
         """Launches a batch whose sessions all ask, for trees of the key where there is one. Returns their places in the

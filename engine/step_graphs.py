@@ -76,6 +76,7 @@ class StepGraphs:
                 self._inputs.load(nothing, size)
                 self._replays[size, variant] = capture(self._launch_of(size, variant))
                 bar.update()
+        self._smallest = capture(self._clear_spare)
 
     def size_for(self, plan: StepPlan) -> StepSize | None:
         """The smallest size that holds the plan; None where the plan has to run eagerly."""
@@ -96,6 +97,11 @@ class StepGraphs:
         start = self._inputs.stage(plan, size)
         return self._attention.load(plan.attention, variants[0] if len(variants) == 1 else None, start=start)
 
+    def rehearse(self, plan: StepPlan, size: StepSize) -> None:
+        """What ``run`` does, with a graph of one small kernel in place of the step's."""
+        self.load(plan, size)
+        self._smallest()
+
     def run(self, plan: StepPlan, size: StepSize, *, ready: Callable[[Tensor], None]) -> StepOutput:
         """Loads the plan and launches its step. MUTATES the cache as the forward does, and the output of the step
         before. ready: called with the loaded tokens before the launch; may MUTATE them."""
@@ -108,6 +114,9 @@ class StepGraphs:
             None if logits is None else logits[: len(plan.logit_rows)],
             None if features is None else features[: plan.num_rows],
         )
+
+    def _clear_spare(self) -> None:
+        self.cache.k[0][self.cache.spare_slot].zero_()
 
     def _variants(self, size: StepSize) -> tuple[int, ...]:
         """Of the attention kernel: where all rows fit the narrowest tile, wider ones are of no use."""

@@ -183,12 +183,12 @@ class TargetModel:
 
     @torch.inference_mode()
     def rehearse(self, plan: StepPlan, cache: TargetCache) -> None:
-        """What a ``step`` that a graph holds does before its launch, on this rank alone. Launches nothing; every step
-        copies its own tables over these."""
+        """What a ``step`` that a graph holds does on the host, on this rank alone: every step copies its own tables
+        over these, and what is launched clears the spare slot."""
         graphs = self._graphs_of(cache)
         size = None if graphs is None else graphs.size_for(plan)
         if graphs is not None and size is not None:
-            graphs.load(plan, size)
+            graphs.rehearse(plan, size)
 
     @torch.inference_mode()
     def forward(self, step: StepTensors, attention: AttentionPlan, cache: TargetCache) -> StepOutput:

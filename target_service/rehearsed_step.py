@@ -18,7 +18,7 @@ _PATH = np.array((0, 1, 4), np.int32)  # of every tree of more nodes: not in ord
 
 
 class RehearsedModel:
-    """StepModel: a step's tables go to the rank's device, and nothing is launched."""
+    """StepModel: a step's tables go to the rank's device, and no step is launched."""
 
     device = torch.device("cpu")  # where its features are
 

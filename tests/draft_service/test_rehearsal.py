@@ -58,17 +58,20 @@ def asks() -> Iterator[ExtendItem]:
         yield ExtendItem(table, base, prompt.tokens[part], prompt.features[part], params)
 
 
-def test_a_rehearsal_launches_nothing_and_changes_no_tree(model: HeadModel) -> None:
+def test_a_rehearsal_launches_two_small_graphs_and_changes_no_tree(model: HeadModel) -> None:
     alone, rehearsing = Captured(model), Captured(model)
     dtype = str(model.dtype).removeprefix("torch.")
     edge = Edge(VOCAB, HIDDEN, feature_id="", head_fingerprint="")
     rehearsal = Rehearsal(rehearsing.drafter, edge=edge, dtype=dtype, page_size=PAGE_SIZE)
-    assert rehearsing.launched == 0
+    assert rehearsing.launched == 2, "one at its start"
+    rehearsing.launched = 0
+    num_asks = 0
     for ask in asks():
         rehearsal.run()
         pending = [captured.drafter.begin(ExtendBatch.of([ask])) for captured in (alone, rehearsing)]
         rehearsal.run()
         (tree,), (other,) = (list(trees.trees().trees()) for trees in pending)
         assert_same_tree(tree, other)
-    assert rehearsing.launched == alone.launched > 0
+        num_asks += 1
+    assert rehearsing.launched == alone.launched + 2 * 2 * num_asks > 4 * num_asks
     rehearsal.close()

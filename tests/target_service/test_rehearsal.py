@@ -82,11 +82,23 @@ def rounds(captured: Captured, tiny: TinyTarget, rehearse: Callable[[], object])
     return [ask.SerializeToString() for ask in asks if ask is not None], captured.launched
 
 
-async def test_a_rehearsal_launches_nothing_and_changes_no_token_and_no_ask(tiny_target: TinyTarget) -> None:
+async def test_a_rehearsal_launches_one_small_graph_and_changes_no_token_and_no_ask(tiny_target: TinyTarget) -> None:
     alone, rehearsed = Captured(tiny_target), Captured(tiny_target)
     rehearsal = Rehearsal(rehearsed.rank)
-    assert rehearsed.launched == 0
-    assert rounds(rehearsed, tiny_target, rehearsal.run) == rounds(alone, tiny_target, lambda: None)
+    num_rehearsals = 0
+
+    def rehearse() -> None:
+        nonlocal num_rehearsals
+        before, cache = rehearsed.launched, rehearsed.rank.cache
+        kept = [part[: cache.spare_slot].clone() for part in (*cache.k, *cache.v)]
+        rehearsal.run()
+        num_rehearsals += 1
+        assert rehearsed.launched == before + 1
+        for part, held in zip((*cache.k, *cache.v), kept, strict=True):
+            assert torch.equal(part[: cache.spare_slot], held)
+
+    asks, num_launched = rounds(rehearsed, tiny_target, rehearse)
+    assert (asks, num_launched - num_rehearsals) == rounds(alone, tiny_target, lambda: None)
     rehearsal.close()
 
 
