@@ -17,8 +17,16 @@ from jinja2.parser import Parser
 from paceline.errors import InvalidInputError, ModelLoadError
 
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-# What an expression of a template raises.
-_FAILURES = (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
+# What a template raises: Jinja itself, Python on its values, and Jinja's filters on values of another kind.
+_FAILURES = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    RuntimeError,
+)
 
 
 class ChatTemplate:

@@ -85,6 +85,8 @@ def test_a_template_that_does_not_parse_names_its_file_and_line(tmp_path: Path) 
         "{{ '{} {}'.format(1) }}",
         "{{ messages[0].nothing.more }}",
         "{% for a in 5 %}{% endfor %}",
+        "{{ 5 | dictsort }}",
+        "{{ cycler() }}",
         "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     ],
 )
