@@ -83,7 +83,10 @@ class RouterConfig(ServiceFlags):
         require(0 <= self.trace_sample_ratio <= 1, "trace_sample_ratio", self.trace_sample_ratio, "0 to 1")
         page_port = self.page_port
         require(page_port is None or 0 <= page_port < 65536, "page_port", page_port, "0 to 65535, or unset")
-        require_apart(port=self.port, metrics_port=self.metrics_port, health_port=self.health_port)
+        own_page_port = (page_port or 0) if self.page_host == self.host else 0
+        require_apart(
+            port=self.port, metrics_port=self.metrics_port, health_port=self.health_port, page_port=own_page_port
+        )
         nonnegative = ("drain_timeout_s", "queue_timeout_s", "speculative_hysteresis", "priority_ageing_s")
         for name in (*nonnegative, "tenant_rate_limit", "target_tpot_ms"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")

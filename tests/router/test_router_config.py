@@ -46,11 +46,16 @@ def test_tenants_have_their_weights_and_one_rate_where_asked() -> None:
     assert parsed().rate_limit() is None
 
 
+def test_a_page_on_an_address_of_its_own_may_have_the_routers_port() -> None:
+    assert parsed("--page-host", "127.0.0.2", "--page-port", "7100").page_port == 7100
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (("--port", "70000"), "--port is 70000"),
         (("--metrics-port", "7100"), "--port and --metrics-port are both 7100"),
+        (("--page-port", "7100"), "--port and --page-port are both 7100"),
         (("--targets", ""), "--targets is empty"),
         (("--targets", "nowhere"), "--targets is nowhere; it must be host:port"),
         (("--drafts", "a:1,a:1"), "--drafts is a:1,a:1; it must be free of repetitions"),
