@@ -40,12 +40,14 @@ def test_a_request_that_waits_for_a_target_says_so_once_and_goes_on_waiting(rout
 
 
 @pytest.mark.parametrize("command", [["generate", "hi", "--no-stats"], ["chat"]])
-def test_a_request_that_a_ready_target_is_slow_with_waits_in_silence(command, router, monkeypatch, capsys):
+def test_off_a_terminal_a_request_that_a_ready_target_is_slow_with_waits_in_silence(
+    command, router, monkeypatch, capsys
+):
     monkeypatch.setattr(waiting, "_QUIET_S", 0.01)
     monkeypatch.setattr(sys, "stdin", io.StringIO("hi\n"))
 
     def answer(request, context):
-        for _ in range(3):  # of which one may be the chat's own; after two the first has been thought over
+        for _ in range(waiting._LONG_LOOKS + 3):  # one may be the chat's own; of the last it has not made anything yet
             assert router.info_asked.acquire(timeout=WAIT_S)
         yield from answer_hello(request, context)
 
