@@ -67,8 +67,8 @@ def over_best_fixed(
     *,
     shapes: Sequence[TreeShape | None] | None = None,
 ) -> float:
-    """Of two runs, with other requests: which of two fixed trees that are about as good is better differs by some
-    percent."""
+    """What make's router gives, over the best fixed shape. Means of two runs with other requests: which of two trees
+    that are about as good is better differs by some percent from one to the other."""
     policies = [None, *of.proposals.growths] if shapes is None else shapes
 
     def mean(router: Callable[[], SimRouter]) -> float:
