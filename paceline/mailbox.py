@@ -137,7 +137,7 @@ class Mailbox(Generic[EventT]):
                 return ready
             if self._rehearse is not None and now_s >= pace.due_s:
                 self._rehearse()
-                pace.rehearsed(time.monotonic())
+                pace.rehearsed(now_s, time.monotonic())
         return self._ready(None if timeout_s is None else max(0.0, end_s - now_s))
 
     def _ready(self, timeout_s: float | None) -> list[int]:

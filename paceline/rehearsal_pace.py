@@ -31,7 +31,7 @@ class RehearsalPace:
         else:
             self.due_s -= _SPACE * self._takes_s + _SPACE_S
 
-    def rehearsed(self, now_s: float) -> None:
-        """What was due is over."""
-        self._takes_s += _SMOOTHING * (now_s - self.due_s - self._takes_s)
+    def rehearsed(self, began_s: float, now_s: float) -> None:
+        """What was due is over. began_s: later than due where that was before the wait."""
+        self._takes_s += _SMOOTHING * (now_s - began_s - self._takes_s)
         self.due_s = max(now_s, self._began_s + self._last_s) + _EVERY_S

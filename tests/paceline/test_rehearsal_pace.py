@@ -9,8 +9,8 @@ from paceline.rehearsal_pace import RehearsalPace
 TAKES_S = 0.0002
 
 
-def waits(pace: RehearsalPace, *lengths_s: float) -> list[list[float]]:
-    """When rehearsals began in each wait, since its beginning."""
+def waits(pace: RehearsalPace, *lengths_s: float, takes_s: float = TAKES_S) -> list[list[float]]:
+    """When rehearsals of takes_s each began in each wait, since its beginning."""
     found: list[list[float]] = []
     now_s = 100.0
     for length_s in lengths_s:
@@ -20,8 +20,8 @@ def waits(pace: RehearsalPace, *lengths_s: float) -> list[list[float]]:
         while pace.due_s < end_s:
             now_s = max(now_s, pace.due_s)
             found[-1].append(now_s - began_s)
-            now_s += TAKES_S
-            pace.rehearsed(now_s)
+            pace.rehearsed(now_s, now_s + takes_s)
+            now_s += takes_s
         now_s = max(now_s, end_s)
         pace.came_s = now_s
     return found
@@ -47,3 +47,12 @@ def test_one_that_lasts_longer_than_usual_has_one_every_other_millisecond() -> N
 def test_one_that_comes_early_is_kept_by_no_rehearsal() -> None:
     *_, last = waits(RehearsalPace(), *[0.0047] * 10, 0.0035)
     assert not last
+
+
+def test_one_rehearsal_that_took_long_moves_those_after_it_for_a_while_only() -> None:
+    pace = RehearsalPace()
+    waits(pace, *[0.004] * 10)
+    waits(pace, 0.004, takes_s=0.02)
+    for rehearsals in waits(pace, *[0.004] * 20)[10:]:
+        (began_s,) = rehearsals
+        assert 0.0025 < began_s < 0.004 - 2 * TAKES_S
