@@ -14,11 +14,13 @@ _LONGEST_SLEEP_S = 0.001  # between looks at a step that may be over sooner than
 _SPACE = 2.0
 _SPACE_S = 0.0003
 _SMOOTHING = 0.3
+_FORGETTING = 0.99  # a step without room for a rehearsal: one that took long by chance is not the last
 
 
 class RehearsalTime:
     """Once within each step that verifies trees and has no other behind it: so shortly before its end that the code
-    stays at hand, and so long before that nothing is delayed. Steps that are too short have none."""
+    stays at hand, and so long before that nothing is delayed. Steps that are too short have none, nor those that are
+    looked at too late."""
 
     def __init__(
         self,
@@ -50,10 +52,11 @@ class RehearsalTime:
         step_s = self._pace * self._times.at_warm_up(flights.num_rows) / 1e3
         due_s = launched_s + step_s - _SPACE * self._takes_s - _SPACE_S
         if due_s < launched_s:
+            self._takes_s *= _FORGETTING
             return
         while now_s < due_s and not flights.is_over():
             self._sleep(min(due_s - now_s, _LONGEST_SLEEP_S))
             now_s = self._clock()
-        if not flights.is_over():
+        if now_s < due_s + self._takes_s and not flights.is_over():
             self._rehearse()
             self._takes_s += _SMOOTHING * (self._clock() - now_s - self._takes_s)

@@ -124,6 +124,8 @@ class Timed:
 
     def __init__(self, tiny: TinyTarget, rank: LoadedRank, monkeypatch: pytest.MonkeyPatch, *, step_s: float) -> None:
         self.step_s = step_s
+        self.launch_s = 0.0  # of the host
+        self.rehearsal_s = REHEARSAL_S
         self.latest_s = 0.0
         self.rehearsed_s: list[float] = []  # since the launch
         self.loop = DrivenLoop(tiny.config(disable_overlap_schedule=True), rank, rehearse=self._rehearse)
@@ -162,11 +164,12 @@ class Timed:
 
     def _note_launch(self, *args: object, **options: object) -> PendingStep:
         self._launched_s = self.loop.clock.now_s
+        self.loop.clock.sleep(self.launch_s)
         return self._launch(*args, **options)
 
     def _rehearse(self) -> None:
         self.rehearsed_s.append(self._spent_s)
-        self.loop.clock.sleep(REHEARSAL_S)
+        self.loop.clock.sleep(self.rehearsal_s)
 
 
 def test_steps_with_trees_have_one_rehearsal_shortly_before_their_end(
@@ -188,6 +191,32 @@ def test_a_step_that_is_over_sooner_than_expected_is_not_kept_waiting(
     timed.rehearsed_s.clear()
     assert timed.speculate() <= 0.001
     assert not timed.rehearsed_s
+
+
+def test_a_step_that_is_looked_at_shortly_before_its_end_has_no_rehearsal(
+    tiny_target: TinyTarget, tiny_rank: LoadedRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = Timed(tiny_target, tiny_rank, monkeypatch, step_s=0.02)
+    timed.speculate()
+    timed.rehearsed_s.clear()
+    timed.launch_s = timed.step_s - REHEARSAL_S / 2
+    timed.speculate()
+    assert not timed.rehearsed_s
+
+
+def test_one_rehearsal_that_took_longer_than_a_step_is_not_the_last(
+    tiny_target: TinyTarget, tiny_rank: LoadedRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = Timed(tiny_target, tiny_rank, monkeypatch, step_s=0.02)
+    timed.speculate()
+    timed.rehearsal_s = 0.035
+    while timed.rehearsed_s:
+        timed.rehearsed_s.clear()
+        timed.speculate()
+    timed.rehearsal_s = REHEARSAL_S
+    for _ in range(20):
+        timed.speculate()
+    assert timed.rehearsed_s
 
 
 def test_steps_without_trees_have_no_rehearsal(
