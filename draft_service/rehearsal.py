@@ -42,7 +42,8 @@ class Rehearsal:
     """
 
     def __init__(self, drafter: DeviceDrafter, *, edge: Edge, dtype: str, page_size: int) -> None:
-        """drafter: one with graphs for some shape; ``run`` is its thread's."""
+        """drafter: one with graphs for some shape; ``run`` is its thread's. Raises UnavailableError where there is no
+        connection over loopback."""
         shape = drafter.captured_shapes[0]
         allocator = PageAllocator(pages_for(_MAX_LEN + MAX_SCRATCH_NODES, page_size), page_size)
         self._table = SessionTable(allocator, max_sessions=1, context_length=_MAX_LEN)
@@ -60,7 +61,7 @@ class Rehearsal:
         self.run()
 
     def run(self) -> None:
-        """One round. Takes as long as any, less the device's part."""
+        """One round, as long as any, less the device's part. Raises UnavailableError where the connection broke."""
         self._table.restart(_TARGET, _SESSION)
         self._target.send(self._target.send_now(self._payload))
         self._engine.apply(self._mailbox.take(LONGEST_WAY_S), Replies())

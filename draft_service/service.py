@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -39,6 +40,7 @@ from engine.memory import refusing_exhaustion
 from engine.pages import PageAllocator
 from engine.wire import dtype_named
 from paceline.errors import UnavailableError
+from paceline.loopback import WhileConnected, made_if_connected
 from paceline.mailbox import Mailbox
 from paceline.plumbing import Plumbing
 from paceline.threads import busy_wait_s
@@ -85,7 +87,9 @@ class LoadedDraft:
         rehearsal = None
         if isinstance(drafter, DeviceDrafter) and drafter.captured_shapes:
             edge = Edge(info.vocab_size, info.feature_size, info.feature_id, info.head_fingerprint)
-            rehearsal = Rehearsal(drafter, edge=edge, dtype=config.dtype, page_size=config.page_size)
+            rehearsal = made_if_connected(
+                partial(Rehearsal, drafter, edge=edge, dtype=config.dtype, page_size=config.page_size)
+            )
         return cls(config, engine, replace(info, propose_times=times), device, rehearsal)
 
 
@@ -113,7 +117,8 @@ class DraftService:
         is_gpu = draft.device.type == "cuda"
         wait_s = busy_wait_s(draft.config.busy_wait_ms, beside_gpu=is_gpu)
         self._rehearsal = draft.rehearsal
-        mailbox = Mailbox[Event | None](wait_s, draft.rehearsal.run if draft.rehearsal else None)
+        rehearse = None if draft.rehearsal is None else WhileConnected(draft.rehearsal.run)
+        mailbox = Mailbox[Event | None](wait_s, rehearse)
         self._lanes = RoundLanes(LaneTerms(self.info.incarnation, max_replies, plumbing.lane_bytes, mailbox.watch))
         self._has_lanes = plumbing.tls is None and not draft.config.disable_round_lane
         call = loop.call_soon_threadsafe

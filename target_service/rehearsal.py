@@ -59,7 +59,7 @@ class Rehearsal:
 
     def __init__(self, rank: LoadedRank) -> None:
         """rank: 0, with a head; its tables on the device are written between its steps. Made on the event loop by a
-        thread that may launch."""
+        thread that may launch. Raises UnavailableError where there is no connection over loopback."""
         self._mailbox = Mailbox[Event]()
         self._lanes = RoundLanes(self._mailbox.watch)
         self._draft, self._lane = self._open_lane(rank.model.config.vocab_size)
@@ -77,7 +77,7 @@ class Rehearsal:
         self.run()
 
     def run(self) -> None:
-        """One round. Takes as long as any, less the device's part."""
+        """One round, as long as any, less the device's part. Raises UnavailableError where the connection broke."""
         self._draft.send(self._draft.send_now(self._tree))
         self._loop.turn(LONGEST_WAY_S)
         self._forget()

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -14,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from engine.pages import PageAllocator
 from kernels.ops import WalkLimits
 from paceline.errors import PacelineError, UnavailableError
+from paceline.loopback import WhileConnected, made_if_connected
 from paceline.mailbox import Mailbox
 from paceline.plumbing import Plumbing
 from paceline.threads import busy_wait_s
@@ -142,8 +144,10 @@ class TargetService:
         outlets = Outlets(self._send_orders, self._from_engine(self._front.deliver))
         rehearsed = target.rehearsed if wait_s > 0 else None
         with target.parts.runner.thread():
-            self._rehearsal = None if rehearsed is None else Rehearsal(rehearsed)
-        rehearsals = None if self._rehearsal is None else RehearsalTime(self._rehearsal.run, target.parts.times)
+            self._rehearsal = None if rehearsed is None else made_if_connected(partial(Rehearsal, rehearsed))
+        rehearsals = None
+        if self._rehearsal is not None:
+            rehearsals = RehearsalTime(WhileConnected(self._rehearsal.run), target.parts.times)
         engine = EngineLoop(target.parts, self._mailbox, outlets, rehearsals=rehearsals)
         self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine", daemon=True)
         self._rpc = plumbing.server(SERVICE_NAME)

@@ -16,6 +16,7 @@ from engine.graph_capture import Launch
 from engine.head_model import HeadModel
 from engine.pages import PageAllocator, PageTable
 from kernels.reference.ops import ReferenceOps
+from paceline.loopback import WhileConnected
 from paceline.types import MAX_SCRATCH_NODES, TreeShape
 from tests.support.extension import needs_extension
 from tests.support.tiny_draft import HIDDEN, assert_same_tree, random_prompt, save_tiny_draft
@@ -47,6 +48,11 @@ class Captured:
         return counted
 
 
+def rehearsal_with(captured: Captured) -> Rehearsal:
+    edge = Edge(VOCAB, HIDDEN, feature_id="", head_fingerprint="")
+    return Rehearsal(captured.drafter, edge=edge, dtype="float32", page_size=PAGE_SIZE)
+
+
 def asks() -> Iterator[ExtendItem]:
     """Rounds of one session."""
     table = PageTable(PageAllocator(NUM_PAGES, PAGE_SIZE))
@@ -60,9 +66,7 @@ def asks() -> Iterator[ExtendItem]:
 
 def test_a_rehearsal_launches_two_small_graphs_and_changes_no_tree(model: HeadModel) -> None:
     alone, rehearsing = Captured(model), Captured(model)
-    dtype = str(model.dtype).removeprefix("torch.")
-    edge = Edge(VOCAB, HIDDEN, feature_id="", head_fingerprint="")
-    rehearsal = Rehearsal(rehearsing.drafter, edge=edge, dtype=dtype, page_size=PAGE_SIZE)
+    rehearsal = rehearsal_with(rehearsing)
     assert rehearsing.launched == 2, "one at its start"
     rehearsing.launched = 0
     num_asks = 0
@@ -74,4 +78,20 @@ def test_a_rehearsal_launches_two_small_graphs_and_changes_no_tree(model: HeadMo
         assert_same_tree(tree, other)
         num_asks += 1
     assert rehearsing.launched == alone.launched + 2 * 2 * num_asks > 4 * num_asks
+    rehearsal.close()
+
+
+def test_a_connection_that_breaks_ends_the_rehearsals_and_nothing_else(
+    model: HeadModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    captured = Captured(model)
+    rehearsal = rehearsal_with(captured)
+    rehearse = WhileConnected(rehearsal.run)
+    rehearse()
+    rehearsal._target.shut_down()
+    captured.launched = 0
+    for _ in range(4):
+        rehearse()
+    assert not captured.launched
+    assert caplog.text.count("rounds are not rehearsed") == 1
     rehearsal.close()

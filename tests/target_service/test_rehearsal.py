@@ -13,6 +13,7 @@ from engine.graph_capture import Launch
 from engine.target_model import TargetModel
 from engine.tp import TpGroup
 from kernels.ops import WalkResult
+from paceline.loopback import WhileConnected
 from paceline.types import SamplingParams, TreeShape
 from target_service.info_codec import ServiceInfo
 from target_service.loading import LoadedRank
@@ -116,6 +117,22 @@ async def test_each_rehearsal_is_a_round_from_a_tree_to_the_next_ask(
     assert [plan.num_rows for plan in plans] == [8, 8, 8]
     assert all((plan.positions == plans[0].positions).all() for plan in plans), "it starts where it did"
     assert all(len(plan.move_src) for plan in plans), "what it accepts is moved"
+    rehearsal.close()
+
+
+async def test_a_connection_that_breaks_ends_the_rehearsals_and_nothing_else(
+    tiny_target: TinyTarget, caplog: pytest.LogCaptureFixture
+) -> None:
+    captured = Captured(tiny_target)
+    rehearsal = Rehearsal(captured.rank)
+    rehearse = WhileConnected(rehearsal.run)
+    rehearse()
+    rehearsal._draft.shut_down()
+    captured.launched = 0
+    for _ in range(4):
+        rehearse()
+    assert not captured.launched
+    assert caplog.text.count("rounds are not rehearsed") == 1
     rehearsal.close()
 
 
