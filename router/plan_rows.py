@@ -17,6 +17,7 @@ from router.shape_menu import OFF, ShapeMenu
 
 BATCHES = np.array([1.0, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512])
 SKILLS = np.linspace(-1.5, 1.5, 7)  # requests are told apart by the nearest of these
+_TRIAL_NOTES = 2  # stretches of a trial; the first one may have begun before it
 _DOUBT = 0.5  # of a margin, for each doubling or halving between two batch sizes
 
 
@@ -47,9 +48,11 @@ class PlanRows:
     def __init__(self, menu: ShapeMenu, costs: CostModel, settings: PlannerSettings) -> None:
         self.shapes = np.full((len(BATCHES), len(SKILLS)), OFF)
         self._gains = np.zeros(len(BATCHES))  # of the best over what is held, past the margin, of the last looks
+        self._trial: _Trial | None = None  # not of what was tried in the place of plain decoding
         self._goodput = Goodput(menu, costs)
         self._hopeful = Goodput(menu, costs.hopeful)
         self._menu = menu
+        self._record = costs.record
         self._settings = settings
 
     def begin(self, crowd: Crowd, prompts: Prompts) -> None:
@@ -78,7 +81,7 @@ class PlanRows:
         batch: the size that runs. What it teaches of others is the less sure the further they are: their margins are
         larger, so that what was learnt there itself holds until it can be learnt anew.
         """
-        settings = self._settings
+        settings, is_back = self._settings, self._judge_trial(crowd, prompts)
         doubt = 1.0 + _DOUBT * np.abs(np.log2(BATCHES / batch))
         held = self._goodput.of_rows(crowd, BATCHES, prompts, self.shapes)
         new = self._goodput.best(crowd, BATCHES, prompts)
@@ -93,12 +96,13 @@ class PlanRows:
         best = _best_of(alone)
         gains = alone[levels, best] > (1.0 + margin[0]) * alone[levels, self.shapes[0]]
         self.shapes[0] = np.where(gains, best, self.shapes[0])
-        return bool(better.any() or gains.any())
+        return bool(better.any() or gains.any()) or is_back
 
     def hope(self, crowd: Crowd, row: int, prompts: Prompts, levels: Iterable[int]) -> bool:
         """Tries at one row what would be better if it took as little as it may; whether there is such a thing.
 
-        levels: of the requests that are there. What the trial shows decides at the next ``revise``.
+        levels: of the requests that are there. What the trial shows decides at a ``revise`` soon after: if that is not
+        more than what was held gives, it is held again.
         """
         factor = 1.0 + self._settings.margin
         if row == 0:
@@ -115,6 +119,9 @@ class PlanRows:
         is_same = bool((hope.shapes[0] == self.shapes[row]).all())
         if is_same or hope.goodput[0] <= factor * self.rate(crowd, BATCHES[row], prompts, row).goodput:
             return False
+        growth = self._growth_of(hope.shapes[0])
+        if self._growth_of(self.shapes[row]) != OFF:
+            self._trial = _Trial(row, self.shapes[row].copy(), growth, self._record.num_notes(growth) + _TRIAL_NOTES)
         self.shapes[row], self._gains[row] = hope.shapes[0], 0.0
         return True
 
@@ -135,6 +142,34 @@ class PlanRows:
     def may_pay(self, crowd: Crowd, batch: float, prompts: Prompts) -> bool:
         """Whether any tree would be worth its time in that crowd, if it took as little as it may."""
         return bool((self._hopeful.best(crowd, np.array([batch]), prompts).shapes != OFF).any())
+
+    def _judge_trial(self, crowd: Crowd, prompts: Prompts) -> bool:
+        """Whether the one under way is over, and in vain. MUTATES shapes then."""
+        trial = self._trial
+        if trial is None or self._record.num_notes(trial.growth) < trial.num_notes:
+            return False
+        self._trial, row, batch = None, trial.row, BATCHES[trial.row]
+        before = self._goodput.of(crowd, batch, prompts, trial.before).goodput
+        has_left = self._growth_of(self.shapes[row]) != trial.growth
+        if has_left or self.rate(crowd, batch, prompts, row).goodput > before:
+            return False
+        self.shapes[row], self._gains[row] = trial.before, 0.0
+        return True
+
+    def _growth_of(self, shapes: Ints) -> int:
+        """Of one row's."""
+        largest = int(shapes.max())
+        return OFF if largest == OFF else int(self._menu.growth_index[largest])
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Of a row's shapes: what was held before; over when so many stretches of the growth were seen."""
+
+    row: int
+    before: Ints  # [levels]
+    growth: int
+    num_notes: int
 
 
 def row_at(batch: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -51,6 +52,7 @@ class TrackRecord:
     def __init__(self) -> None:
         self._cells: list[_Cell] = []
         self._prior_off = _PRIOR_OFF
+        self._notes: Counter[int] = Counter()  # stretches by growth
         self._next = 0
         self._faded_s: float | None = None
 
@@ -60,8 +62,13 @@ class TrackRecord:
         view._cells, view._prior_off = self._cells, 0.0
         return view
 
+    def num_notes(self, growth: int) -> int:
+        """Of stretches with that growth, so far."""
+        return self._notes[growth]
+
     def note(self, stretch: Stretch) -> None:
         """One that is over. Pauses and idle time are not part of what was given."""
+        self._notes[stretch.growth] += 1
         promised = stretch.promise()
         if promised <= 0.0 or stretch.given <= 0.0:
             return

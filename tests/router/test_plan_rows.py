@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from paceline.step_table import Floats, StepTable
 from paceline.types import TreeShape
@@ -10,8 +11,10 @@ from router.acceptance import AcceptanceModel
 from router.cost_model import CostModel
 from router.cost_tables import ProposeTable
 from router.crowd import Crowd, Prompts
+from router.goodput import Goodput
 from router.plan_rows import SKILLS, PlannerSettings, PlanRows, row_at
 from router.shape_menu import ShapeMenu
+from router.track_record import Stretch
 
 NARROW, WIDE = TreeShape(5, 2, 16), TreeShape(5, 4, 16)
 MENU = ShapeMenu((NARROW, WIDE))
@@ -55,3 +58,26 @@ def test_a_small_gain_is_taken_once_it_lasts_and_a_large_one_at_once() -> None:
     small, large = changes([1.0] * 4 + [1.1] * 40), changes([1.0] * 4 + [3.0] * 40)
     assert len(small) == len(large) == 1
     assert large[0] == 4 < small[0] < 40
+
+
+@pytest.mark.parametrize(("gave", "stays"), [(1.0, False), (1.2, True)], ids=["no more", "more"])
+def test_a_trial_is_over_after_two_stretches_unless_it_gives_more(gave: float, stays: bool) -> None:
+    costs = Swinging(STEPS, DRAFT)
+    plan, goodput = PlanRows(MENU, costs, PlannerSettings()), Goodput(MENU, costs)
+    crowd = Crowd(np.eye(len(SKILLS))[len(SKILLS) // 2], AcceptanceModel(MENU).lengths(SKILLS), 200.0, 1)
+    row, wide = row_at(BATCH), MENU.growths.index(WIDE)
+    known_ms = float(costs.wait_ms(NARROW, np.array([BATCH]))[0])
+    for _ in range(100):
+        costs.trees.observe(NARROW, int(BATCH), known_ms, beside=0.0)
+    narrow, tried = (np.full(len(SKILLS), MENU.index[shape]) for shape in (NARROW, WIDE))
+    held = goodput.of(crowd, BATCH, Prompts(), narrow).goodput
+    while goodput.of(crowd, BATCH, Prompts(), tried).goodput > 0.995 * held:
+        costs.swing *= 1.01
+    plan.shapes[:] = narrow
+    assert plan.hope(crowd, row, Prompts(), [])
+    growths = []
+    for _ in range(3):
+        plan.revise(crowd, Prompts(), BATCH)
+        growths.append(MENU.growth_index[plan.shapes[row].max()])
+        costs.record.note(Stretch(BATCH, wide, True, 16.0, gave * 100.0, lambda: 100.0))
+    assert growths == [wide, wide, wide if stays else MENU.growths.index(NARROW)]
