@@ -38,9 +38,10 @@ class RehearsalTime:
         self._takes_s = 0.001  # a rehearsal; averaged
 
     def observe(self, flight: Flight) -> None:
-        """A step is over. One that took less than expected is believed at once, one that took more by and by."""
+        """A step is over. One that took less than expected is believed at once, one that took more by and by; one that
+        was launched behind another tells nothing, for it had to wait."""
         planned = flight.planned
-        if planned.due.trees:
+        if planned.due.trees and not flight.is_queued:
             pace = 1e3 * (flight.known_s - flight.planned_s) / self._times.at_warm_up(planned.plan.num_rows)
             self._pace = min(pace, self._pace + _SMOOTHING * (pace - self._pace))
 
