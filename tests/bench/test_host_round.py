@@ -30,5 +30,6 @@ def test_sigterm_ends_the_services_and_says_nothing() -> None:
 
 
 def services_of(pid: int) -> list[psutil.Process]:
-    """That the bench has started by now."""
-    return [child for child in psutil.Process(pid).children() if "spawn_main" in " ".join(child.cmdline())]
+    """That the bench has started by now, and told what they are to do: they have threads then."""
+    children = psutil.Process(pid).children()
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline()) and child.num_threads() > 1]
