@@ -118,7 +118,8 @@ class World:
     def odds(self, shape: TreeShape) -> float:
         """Log-odds that one more level is accepted, the same at each, which give the shape's accepted length.
 
-        A shape that was not measured: as far from those of its form's prior as the nearest measured one.
+        A shape that was not measured: as far from those of its form's prior as the nearest measured one, a chain where
+        it is one.
         """
         if shape not in self._odds:
             self._odds[shape] = self._odds_of(shape)
@@ -126,7 +127,7 @@ class World:
 
     def _odds_of(self, shape: TreeShape) -> float:
         if shape not in self.accepted:
-            near = min(self.accepted, key=lambda known: _distance(known, shape))
+            near = min(self.accepted, key=lambda known: (_is_chain(known) != _is_chain(shape), _distance(known, shape)))
             return self.odds(near) + _prior(shape) - _prior(near)
         depth = _depth(shape)
         drafts = self.accepted[shape] - 1.0
@@ -183,6 +184,10 @@ def parse_proposals(entries: Sequence[dict[str, Any]]) -> ProposeTable:
 def _prior(shape: TreeShape) -> float:
     """Log-odds a level."""
     return float(prior_log_odds(shape, _depth(shape)).mean())
+
+
+def _is_chain(shape: TreeShape) -> bool:
+    return shape.eagle_topk == 1
 
 
 def _depth(shape: TreeShape) -> int:

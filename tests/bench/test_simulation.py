@@ -83,6 +83,13 @@ def test_plain_decoding_takes_a_step_a_token() -> None:
     assert rate(of, Fixed(None), Load(((3.0, 16),))) == pytest.approx(16 / step_ms * 1e3, rel=0.01)
 
 
+def test_a_chain_that_was_not_measured_is_accepted_as_measured_chains_are() -> None:
+    of = world("h200_8b")
+    for rest in ({}, {TreeShape(2, 3, 5): 2.9, TreeShape(5, 4, 16): 4.0}):
+        of = dataclasses.replace(of, accepted={TreeShape(1, 1, 2): 1.6, **rest})
+        assert of.odds(TreeShape(3, 1, 4)) == pytest.approx(np.log(0.6 / 0.4))
+
+
 def test_a_round_takes_verify_draft_and_messages() -> None:
     of = dataclasses.replace(world("h200_8b"), skill_std=0.0, requests=ALL_OUTPUT)
     draft_ms = of.proposals.of(CHAIN).at_one(1) + of.rpc_ms + of.rpc_session_ms
