@@ -85,7 +85,8 @@ class LoadedDraft:
         engine = DraftEngine(drafter, table, limits=limits, clock=time.perf_counter)
         info = describe_draft(config, model, target, num_pages=num_pages, context_length=context_length)
         rehearsal = None
-        if isinstance(drafter, DeviceDrafter) and drafter.captured_shapes:
+        has_lanes = config.server_tls() is None and not config.disable_round_lane
+        if has_lanes and isinstance(drafter, DeviceDrafter) and drafter.captured_shapes:
             edge = Edge(info.vocab_size, info.feature_size, info.feature_id, info.head_fingerprint)
             rehearsal = made_if_connected(
                 partial(Rehearsal, drafter, edge=edge, dtype=config.dtype, page_size=config.page_size)

@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from paceline.rehearsal_pace import RehearsalLength
 from target_service.deadline import StepTimes
 from target_service.flights import Flight, Flights
 
 _LONGEST_SLEEP_S = 0.001  # between looks at a step that may be over sooner than expected
-# Before a step's expected end: twice what a rehearsal takes, and the error of the guess. What was gone through 2 ms ago
-# is as good as new.
-_SPACE = 2.0
-_SPACE_S = 0.0003
 _SMOOTHING = 0.3
 _FORGETTING = 0.99  # a step without room for a rehearsal: one that took long by chance is not the last
 
@@ -35,7 +32,7 @@ class RehearsalTime:
         self._clock = clock
         self._sleep = sleep
         self._pace = 1.0  # of steps with trees, over the warm-up's
-        self._takes_s = 0.001  # a rehearsal; averaged
+        self._length = RehearsalLength(0.001)
 
     def observe(self, flight: Flight) -> None:
         """A step is over. One that took less than expected is believed at once, one that took more by and by; one that
@@ -51,13 +48,13 @@ class RehearsalTime:
             return
         launched_s, now_s = flights.launched_s, self._clock()
         step_s = self._pace * self._times.at_warm_up(flights.num_rows) / 1e3
-        due_s = launched_s + step_s - _SPACE * self._takes_s - _SPACE_S
+        due_s = launched_s + step_s - self._length.space_s
         if due_s < launched_s:
-            self._takes_s *= _FORGETTING
+            self._length.takes_s *= _FORGETTING
             return
         while now_s < due_s and not flights.is_over():
             self._sleep(min(due_s - now_s, _LONGEST_SLEEP_S))
             now_s = self._clock()
-        if now_s < due_s + self._takes_s and not flights.is_over():
+        if now_s < due_s + self._length.takes_s and not flights.is_over():
             self._rehearse()
-            self._takes_s += _SMOOTHING * (self._clock() - now_s - self._takes_s)
+            self._length.note(self._clock() - now_s)

@@ -1,4 +1,4 @@
-"""A step without a device: what rehearsals put under the decode loop."""
+"""A step without its forward: what rehearsals put under the decode loop."""
 
 from __future__ import annotations
 
