@@ -39,4 +39,5 @@ def _describe_stats(stats: SpeculationStats) -> str:
     if stats.mean_accepted_length is None:
         return "no speculation"
     late = f", {stats.late_rounds} late" if stats.late_rounds else ""
-    return f"{stats.mean_accepted_length:.2f} tokens a round ({stats.speculative_rounds} rounds{late})"
+    of = f"{stats.speculative_rounds} of {stats.rounds} rounds{late}"
+    return f"{stats.mean_accepted_length:.2f} tokens a round with a tree ({of})"

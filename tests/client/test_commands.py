@@ -35,7 +35,7 @@ def test_generate_streams_the_text_and_says_the_figures_on_stderr(router, capsys
     out, err = capsys.readouterr()
     assert out == "Hello\n"
     assert "4 tokens" in err
-    assert "2.50 tokens a round (2 rounds)" in err
+    assert "2.50 tokens a round with a tree (2 of 2 rounds)" in err
     message = router.requests[0].chat.messages[0]
     assert (message.role, message.content) == ("user", "Say hello")
 
