@@ -23,11 +23,14 @@ class ApiKeyConfig:
 
 def main(argv: Sequence[str]) -> int:
     config = parse_words(ApiKeyConfig, argv, command="api-key", words="tenant")
-    if len(config.tenant) != 1 or not config.tenant[0].strip() or config.tenant[0].startswith("#"):
-        raise ConfigError("name one tenant: paceline api-key TENANT >acme.key 2>>keys.txt")
+    name = config.tenant[0].strip() if len(config.tenant) == 1 else ""
+    if not name or not name.isprintable() or name.startswith("#"):
+        raise ConfigError(
+            "name one tenant, on one line, without a # in front: paceline api-key TENANT >a.key 2>>keys.txt"
+        )
     key = "pl_" + secrets.token_urlsafe(_KEY_BYTES)
     print(key)
-    print(f"{config.tenant[0].strip()} sha256:{hashlib.sha256(key.encode()).hexdigest()}", file=sys.stderr)
+    print(f"{name} sha256:{hashlib.sha256(key.encode()).hexdigest()}", file=sys.stderr)
     return 0
 
 

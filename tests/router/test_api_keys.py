@@ -142,8 +142,9 @@ def test_the_command_makes_a_key_and_the_line_that_knows_it(tmp_path: Path, caps
     path = tmp_path / "keys.txt"
     path.write_text(captured.err)
     assert ApiKeys(str(path), clock=Clock()).tenant_of(f"Bearer {captured.out.strip()}") == "acme"
-    with pytest.raises(ConfigError, match="name one tenant"):
-        api_key.main([])
+    for words in ([], ["a", "b"], ["a\nb"], ["#a"], [" "]):
+        with pytest.raises(ConfigError, match="name one tenant"):
+            api_key.main(words)
 
 
 def test_a_key_file_that_holds_no_key_is_refused(tmp_path: Path) -> None:
