@@ -21,14 +21,17 @@ def with_config_file(argv: Sequence[str], parser: argparse.ArgumentParser) -> li
     ConfigMap is. Raises ConfigError for a file that cannot be read and a name that is no flag of the parser's.
     """
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    finder.add_argument("--config", type=Path)
+    finder.add_argument("--config")
     try:
         found, rest = finder.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise ConfigError(f"{error}; {_EXPECTED}") from error
     if found.config is None:
         return rest
-    return [*flags_of(read_values(found.config), parser, source=found.config), *rest]
+    if not found.config:
+        raise ConfigError(f"--config is empty; {_EXPECTED}")
+    source = Path(found.config)
+    return [*flags_of(read_values(source), parser, source=source), *rest]
 
 
 def read_values(path: Path) -> dict[str, Any]:

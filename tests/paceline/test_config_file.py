@@ -71,5 +71,7 @@ def test_what_cannot_be_read_is_named_with_what_to_do(tmp_path: Path) -> None:
         parse("--config", str(tmp_path))
     with pytest.raises(ConfigError, match=rf"^--config: \S+/port/x cannot be read: Not a directory; .*{what_to_do}"):
         parse("--config", str(tmp_path / "port" / "x"))
+    with pytest.raises(ConfigError, match=rf"^--config is empty; {what_to_do}"):
+        parse("--config", "")
     with pytest.raises(ConfigError, match="--config"):
         parse("--config")
