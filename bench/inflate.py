@@ -15,7 +15,7 @@ from bench.inflated_configs import InflatedPair
 from bench.inflated_folder import write_config, write_weights
 from engine.config import load_head_config, load_model_config
 from engine.weights.inflation import INFLATION_FILE, InflationFile, ModelDims
-from paceline.config import build_parser, flag, parse_values
+from paceline.config import build_parser, flag, parse_values, require_folder
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.errors import ConfigError, PacelineError
 
@@ -83,6 +83,7 @@ def main(argv: Sequence[str]) -> int:
 
 def inflate(config: InflateConfig) -> None:
     """Raises ConfigError or ModelLoadError."""
+    require_folder(config.out, "OUT")
     small, head = Path(config.model_path).resolve(), config.speculative_draft_model_path
     head_config = load_head_config(Path(head)) if head else None
     pair = InflatedPair.of(load_model_config(small), head_config, config.dims())

@@ -8,6 +8,7 @@ import sys
 import types
 import typing
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from paceline.config_file import with_config_file
@@ -117,6 +118,13 @@ def require_apart(**ports: int) -> None:
         if port and port in flags:
             raise ConfigError(f"{flags[port]} and {flag_name} are both {port}; give each a port of its own")
         flags[port] = flag_name
+
+
+def require_folder(path: str, name: str) -> None:
+    """path: a folder to write into, which may be made anew. Raises ConfigError where a file stands in its way."""
+    there = next(part for part in (Path(path), *Path(path).absolute().parents) if part.exists())
+    if not there.is_dir():
+        raise ConfigError(f"{name} is {path}, but {there} is a file; name a folder")
 
 
 def exit_with(error: PacelineError, *, prog: str) -> NoReturn:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from paceline.config import add_flags, build_parser, flag, parse_values, require
+from paceline.config import add_flags, build_parser, flag, parse_values, require, require_folder
 from paceline.defaults import DEFAULT_MODEL_PATH
 from paceline.errors import ConfigError, InvalidInputError
 from paceline.types import TreeShape
@@ -43,6 +43,7 @@ class RunConfig:
         require(not unknown and bool(self.do), "do", ",".join(self.do), f"some of {','.join(STEPS)}")
         require(self.num_gpus >= 1, "num_gpus", self.num_gpus, "1 or more")
         require(0 <= self.seed < 2**63, "seed", self.seed, "0 to 2**63 - 1")
+        require_folder(self.out, "--out")
 
     @property
     def folder(self) -> Path:

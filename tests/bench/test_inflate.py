@@ -198,6 +198,12 @@ def test_a_folder_of_its_own_is_made_anew_and_another_is_left_alone(small, tmp_p
     assert (tmp_path / "target" / "config.json").is_file()
 
 
+def test_a_file_in_the_place_of_the_folder_is_named(small, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert inflate(small, tmp_path / "file", "--lazy") == 2
+    assert "/file is a file; name a folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [

@@ -64,6 +64,7 @@ def test_qwen_targets_get_heads_and_bfloat16_trains(tmp_path: Path, architecture
         (("--out=x", "--eval-shapes=5,1"), 2, "'5,1' is no num_steps,eagle_topk,num_draft_tokens"),
         (("--out=x", "--prompts=a", "--conversations=b"), 2, "take one"),
         (("--tokens=5",), 2, "--out"),
+        ((f"--out={__file__}/x",), 2, "is a file; name a folder"),
         (("--out=x", "--model-path=/nowhere"), 3, "no model at /nowhere"),
         (("--out=x", "--do=train", *SMALL), 2, "make data first"),
         (("--out=x", "--do=export", *SMALL), 2, "train first"),
