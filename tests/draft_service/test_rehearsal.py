@@ -16,9 +16,9 @@ from engine.graph_capture import Launch
 from engine.head_model import HeadModel
 from engine.pages import PageAllocator, PageTable
 from kernels.reference.ops import ReferenceOps
-from paceline.loopback import WhileConnected
 from paceline.types import MAX_SCRATCH_NODES, TreeShape
 from tests.support.extension import needs_extension
+from tests.support.rehearsals import assert_ends_with_its_connection
 from tests.support.tiny_draft import HIDDEN, assert_same_tree, random_prompt, save_tiny_draft
 
 pytestmark = needs_extension
@@ -86,12 +86,4 @@ def test_a_connection_that_breaks_ends_the_rehearsals_and_nothing_else(
 ) -> None:
     captured = Captured(model)
     rehearsal = rehearsal_with(captured)
-    rehearse = WhileConnected(rehearsal.run)
-    rehearse()
-    rehearsal._target.shut_down()
-    captured.launched = 0
-    for _ in range(4):
-        rehearse()
-    assert not captured.launched
-    assert caplog.text.count("rounds are not rehearsed") == 1
-    rehearsal.close()
+    assert_ends_with_its_connection(rehearsal, rehearsal._target, captured, caplog)

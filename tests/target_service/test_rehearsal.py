@@ -13,7 +13,6 @@ from engine.graph_capture import Launch
 from engine.target_model import TargetModel
 from engine.tp import TpGroup
 from kernels.ops import WalkResult
-from paceline.loopback import WhileConnected
 from paceline.types import SamplingParams, TreeShape
 from target_service.info_codec import ServiceInfo
 from target_service.loading import LoadedRank
@@ -24,6 +23,7 @@ from target_service.step_runner import PendingStep
 from tests.support.driven_drafts import DrivenDraft, Prophet
 from tests.support.eager_buffers import BufferedOps
 from tests.support.extension import needs_extension
+from tests.support.rehearsals import assert_ends_with_its_connection
 from tests.support.tiny_draft import CONTEXT, VOCAB
 from tests.support.tiny_target import PAGE_SIZE, DrivenLoop, TinyTarget, always, random_prompt
 
@@ -125,15 +125,7 @@ async def test_a_connection_that_breaks_ends_the_rehearsals_and_nothing_else(
 ) -> None:
     captured = Captured(tiny_target)
     rehearsal = Rehearsal(captured.rank)
-    rehearse = WhileConnected(rehearsal.run)
-    rehearse()
-    rehearsal._draft.shut_down()
-    captured.launched = 0
-    for _ in range(4):
-        rehearse()
-    assert not captured.launched
-    assert caplog.text.count("rounds are not rehearsed") == 1
-    rehearsal.close()
+    assert_ends_with_its_connection(rehearsal, rehearsal._draft, captured, caplog)
 
 
 class Timed:
@@ -189,43 +181,35 @@ class Timed:
         self.loop.clock.sleep(self.rehearsal_s)
 
 
-def test_steps_with_trees_have_one_rehearsal_shortly_before_their_end(
-    tiny_target: TinyTarget, tiny_rank: LoadedRank, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def timed(tiny_target: TinyTarget, tiny_rank: LoadedRank, monkeypatch: pytest.MonkeyPatch) -> Timed:
+    """Of steps that take 20 ms; one request has speculated."""
     timed = Timed(tiny_target, tiny_rank, monkeypatch, step_s=0.02)
     timed.speculate()
+    return timed
+
+
+def test_steps_with_trees_have_one_rehearsal_shortly_before_their_end(timed: Timed) -> None:
     known = timed.rehearsed_s[-3:]  # by then it knows what steps and rehearsals take
     assert len(known) == 3
     assert all(0.01 < spent_s < timed.step_s - REHEARSAL_S for spent_s in known)
 
 
-def test_a_step_that_is_over_sooner_than_expected_is_not_kept_waiting(
-    tiny_target: TinyTarget, tiny_rank: LoadedRank, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timed = Timed(tiny_target, tiny_rank, monkeypatch, step_s=0.02)
-    timed.speculate()
+def test_a_step_that_is_over_sooner_than_expected_is_not_kept_waiting(timed: Timed) -> None:
     timed.step_s = 0.001
     timed.rehearsed_s.clear()
     assert timed.speculate() <= 0.001
     assert not timed.rehearsed_s
 
 
-def test_a_step_that_is_looked_at_shortly_before_its_end_has_no_rehearsal(
-    tiny_target: TinyTarget, tiny_rank: LoadedRank, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timed = Timed(tiny_target, tiny_rank, monkeypatch, step_s=0.02)
-    timed.speculate()
+def test_a_step_that_is_looked_at_shortly_before_its_end_has_no_rehearsal(timed: Timed) -> None:
     timed.rehearsed_s.clear()
     timed.launch_s = timed.step_s - REHEARSAL_S / 2
     timed.speculate()
     assert not timed.rehearsed_s
 
 
-def test_one_rehearsal_that_took_longer_than_a_step_is_not_the_last(
-    tiny_target: TinyTarget, tiny_rank: LoadedRank, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    timed = Timed(tiny_target, tiny_rank, monkeypatch, step_s=0.02)
-    timed.speculate()
+def test_one_rehearsal_that_took_longer_than_a_step_is_not_the_last(timed: Timed) -> None:
     timed.rehearsal_s = 0.035
     while timed.rehearsed_s:
         timed.rehearsed_s.clear()
