@@ -24,7 +24,6 @@ class Staging:
     ) -> None:
         requests = limits.max_requests
         sizes = dict(
-            ahead=num_ahead,
             counts=4 * 3,
             q_indptr=4 * (requests + 1),
             prefix_len=4 * requests,
@@ -35,18 +34,15 @@ class Staging:
             ancestors=8 * limits.max_rows,
             page_ids=4 * limits.max_pages,
         )
-        *starts, total = itertools.accumulate(
-            (-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes.values()), initial=0
-        )
+        *starts, total = itertools.accumulate(map(_aligned, sizes.values()), initial=_aligned(num_ahead))
         self.upload = Upload(total, torch.uint8, device)
-        self._layout = np.array([*LoadLayout._make([*starts[1:], max_units])])
+        self._layout = np.array([*LoadLayout._make([*starts, max_units])])
         self._rule = rule.numbers
-        self._first, self._pages_start = starts[1], starts[-1]
+        self._first, self._pages_start = starts[0], starts[-1]
         parts = {
             name: self.upload.tensor[start : start + size]
             for (name, size), start in zip(sizes.items(), starts, strict=True)
         }
-        del parts["ahead"]
         self.tables = AttentionTables(
             **{name: part.view(torch.int64 if name == "ancestors" else torch.int32) for name, part in parts.items()}
         )
@@ -60,3 +56,7 @@ class Staging:
         variant = load_batch(stage, self._layout, self._rule, batch, variant)
         self.upload.send(self._pages_start + 4 * len(batch.page_ids), start=self._first if start is None else start)
         return variant
+
+
+def _aligned(num_bytes: int) -> int:
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
