@@ -99,6 +99,8 @@ async def test_the_state_names_the_fleet_the_decisions_and_the_requests(make_tar
     await soon(call.read())
     await rig.info_when(lambda info: info.targets[0].running_requests == 1)
     state = await get_json(rig, "/api/state")
+    while not state["targets"][0]["step_ms"]:  # the request counts before the load has come
+        state = await soon(get_json(rig, "/api/state"))
     (shown,) = state["targets"]
     assert (shown["address"], shown["ready"], shown["requests"]) == (target.address, True, 1)
     assert (shown["accepted_by_depth"], shown["mean_accepted_length"], shown["step_ms"]) == ([0.9, 0.6], 2.5, 12.5)
