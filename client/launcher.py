@@ -16,7 +16,7 @@ from client.mps import MpsDaemon
 from client.placement import FleetSize, Placement, count_gpus, place
 from client.preflight import Listener, check_flags, check_ports, listeners_in
 from client.process import ServiceProcess, ServiceStartError
-from paceline.errors import ConfigError
+from paceline.errors import ConfigError, UnavailableError
 
 ROUTER_MODULE = "router"
 TARGET_MODULE = "target_service"
@@ -156,7 +156,12 @@ class Fleet:
     def _wait_for_links(self, deadline_s: float) -> None:
         with PacelineClient(self.router_address, credentials=Credentials(self.config.tls)) as client:
             while True:
-                info = client.info()
+                self._check_running()
+                try:
+                    info = client.info()
+                except UnavailableError:
+                    self._check_running()
+                    raise
                 waiting = [replica for replica in (*info.targets, *info.drafts) if not replica.ready]
                 if not waiting:
                     return
@@ -167,6 +172,10 @@ class Fleet:
                     why = "; ".join(f"{replica.address}: {replica.message or 'no answer'}" for replica in named)
                     raise ServiceStartError(f"the router is not linked with all services: {why}; logs: {self.log_dir}")
                 time.sleep(_LINK_CHECK_INTERVAL_S)
+
+    def _check_running(self) -> None:
+        for process in self.processes:
+            process.check_running()
 
     def _process(self, name: str, index: int, module: str, flags: Sequence[str]) -> ServiceProcess:
         log_path = self.log_dir / f"{name}-{index}.log"

@@ -120,10 +120,12 @@ class ServiceProcess:
             message = f"the {self.name} was not ready in time; its log {self.log_path} ends:\n{self._tail()}"
             raise ServiceStartError(message) from None
 
-    def restart(self, *, timeout_s: float) -> str:
-        """Starts a process that has ended again, on the port that it had. Raises ServiceStartError."""
-        self.start()
-        return self.wait_ready(time.monotonic() + timeout_s)
+    def check_running(self) -> None:
+        """Raises ServiceStartError where it has ended though it was ready."""
+        code = self.exit_code
+        if code is not None:
+            message = f"the {self.name} ended before all were linked (exit code {code}); its log {self.log_path} ends:"
+            raise ServiceStartError(f"{message}\n{self._tail()}")
 
     def terminate(self) -> None:
         """Asks it to drain and end (SIGTERM); returns at once."""

@@ -63,27 +63,35 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _watch(fleet: Fleet, *, restart_timeout_s: float) -> NoReturn:
-    """Starts a service that has died again on its port; ends by KeyboardInterrupt or ServiceStartError alone."""
+    """Starts services that have died again, each on its port and side by side; ends by KeyboardInterrupt or
+    ServiceStartError alone."""
     deaths_s: defaultdict[str, list[float]] = defaultdict(list)  # of each service, when
+    deadlines_s: dict[str, float] = {}  # of those that start again
     while True:
         time.sleep(_CHECK_INTERVAL_S)
         for process in fleet.processes:
-            if not process.running:
-                now_s = time.monotonic()
+            now_s = time.monotonic()
+            deadline_s = deadlines_s.get(process.name)
+            if deadline_s is not None:
+                if process.has_answered(0.0) or now_s > deadline_s:
+                    process.wait_ready(deadline_s)
+                    del deadlines_s[process.name]
+                    print(f"the {process.name} is back (pid {process.pid})", flush=True)
+            elif not process.running:
                 recent = [at_s for at_s in deaths_s[process.name] if now_s - at_s < _RESTART_WINDOW_S]
                 deaths_s[process.name] = [*recent, now_s]
-                _revive(process, len(recent) + 1, timeout_s=restart_timeout_s)
+                _revive(process, len(recent) + 1)
+                deadlines_s[process.name] = now_s + restart_timeout_s
 
 
-def _revive(process: ServiceProcess, num_deaths: int, *, timeout_s: float) -> None:
-    """Starts a replica again on its port. Raises ServiceStartError where that is of no use."""
+def _revive(process: ServiceProcess, num_deaths: int) -> None:
+    """Starts a replica again on its port, and does not wait. Raises ServiceStartError where that is of no use."""
     what = f"the {process.name} ended with exit code {process.exit_code}"
     if num_deaths > _MAX_RESTARTS:
         minutes = _RESTART_WINDOW_S / 60
         raise ServiceStartError(f"{what}; deaths in {minutes:g} minutes: {num_deaths}; its log is {process.log_path}")
     print(f"{what}; starting it again (log: {process.log_path})", flush=True)
-    process.restart(timeout_s=timeout_s)
-    print(f"the {process.name} is back (pid {process.pid})", flush=True)
+    process.start()
 
 
 COMMAND = Command("serve", "start router, drafts and targets on this machine", main)

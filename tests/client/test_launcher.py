@@ -76,7 +76,8 @@ def test_a_killed_service_comes_back_on_its_port(started):
     first = process.pid
     process.kill()
     assert (process.running, process.exit_code) == (False, -signal.SIGKILL)
-    assert process.restart(timeout_s=WAIT_S) == address
+    process.start()
+    assert process.wait_ready(soon()) == address
     assert process.pid != first
 
 
@@ -85,7 +86,8 @@ def test_a_service_that_was_killed_by_someone_else_can_be_restarted_too(started)
     address = process.wait_ready(soon())
     os.kill(process.pid, signal.SIGKILL)
     assert gone(process.pid)
-    assert process.restart(timeout_s=WAIT_S) == address
+    process.start()
+    assert process.wait_ready(soon()) == address
 
 
 def test_a_service_that_will_not_end_is_killed_after_the_grace(started):
@@ -227,6 +229,22 @@ def test_a_fleet_whose_router_links_with_nobody_says_why(small_programs, tmp_pat
     with pytest.raises(ServiceStartError, match=r"not linked with all services: .*serves another head"):
         fleet.start()
     assert not any(process.running for process in fleet.processes)
+
+
+def test_a_service_that_dies_before_all_are_linked_ends_the_start_at_once(small_programs, tmp_path):
+    fleet = Fleet(FleetConfig(router_flags=("--unlinked", "no answer"), log_dir=str(tmp_path / "logs")))
+
+    def kill_one(seconds: float) -> None:
+        assert fleet.drafts[0].running, "a second look came after its end"
+        fleet.drafts[0].terminate()
+        while fleet.drafts[0].running:
+            time.sleep(0.01)
+
+    small_programs.setattr(launcher, "time", SimpleNamespace(monotonic=time.monotonic, sleep=kill_one))
+    with pytest.raises(
+        ServiceStartError, match=r"the draft-0 ended .* \(exit code 0\); its log \S+ ends:\nstarted with"
+    ):
+        fleet.start()
 
 
 def test_a_service_that_the_router_does_not_take_ends_the_start_at_once(small_programs, tmp_path):

@@ -7,6 +7,7 @@ import pty
 import re
 import signal
 import socket
+import time
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -32,8 +33,8 @@ def signals():
 
 @pytest.fixture
 def clock():
-    """What serve takes for the time; it stands still but for serve's own sleeps."""
-    return SimpleNamespace(now_s=0.0)
+    """What serve takes for the time: skipped_s later than it is."""
+    return SimpleNamespace(skipped_s=0.0)
 
 
 @pytest.fixture
@@ -41,11 +42,14 @@ def watched(small_programs, signals, clock):
     """Runs serve in this thread; calls the test's function at each of its looks at the services."""
 
     def run(on_look: Callable[[], None], *flags: str) -> int:
-        def sleep(seconds: float) -> None:
-            clock.now_s += seconds
+        def sleep(_: float) -> None:
+            time.sleep(0.02)
             on_look()
 
-        small_programs.setattr(serve, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: clock.now_s))
+        def now_s() -> float:
+            return time.monotonic() + clock.skipped_s
+
+        small_programs.setattr(serve, "time", SimpleNamespace(sleep=sleep, monotonic=now_s))
         return main([*FLAGS, *flags])
 
     return run
@@ -125,12 +129,30 @@ def test_serve_starts_a_service_that_dies_again_on_its_port(watched, capsys):
         port, pid = re.search(r"draft-0 +127\.0\.0\.1:(\d+)  pid (\d+)", "".join(printed)).groups()
         if len(printed) == 1:
             os.kill(int(pid), signal.SIGKILL)
-        elif "the draft-0 ended with exit code -9; starting it again" in "".join(printed):
-            assert re.search(r"^the draft-0 is back \(pid (\d+)\)$", printed[-1], re.M)[1] != pid
+        elif back := re.search(r"^the draft-0 is back \(pid (\d+)\)$", "".join(printed), re.M):
+            assert "the draft-0 ended with exit code -9; starting it again" in "".join(printed)
+            assert back[1] != pid
             socket.create_connection(("127.0.0.1", int(port)), timeout=WAIT_S).close()
             os.kill(os.getpid(), signal.SIGTERM)
 
     assert watched(look) == 0
+
+
+def test_services_that_die_together_start_again_side_by_side(watched, small_programs, capsys):
+    printed = []
+
+    def look():
+        printed.append(capsys.readouterr().out)
+        said = "".join(printed)
+        if len(printed) == 1:
+            for pid in re.findall(r"^draft-\d .* pid (\d+)$", said, re.M):
+                os.kill(int(pid), signal.SIGKILL)
+        elif said.count(" is back ") == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    assert watched(look) == 0
+    words = re.findall(r"^the draft-\d (ended|is back)", "".join(printed), re.M)
+    assert words == ["ended", "ended", "is back", "is back"]
 
 
 def test_serve_gives_up_on_a_service_that_keeps_dying(watched, monkeypatch, capsys):
@@ -154,12 +176,14 @@ def test_deaths_long_ago_do_not_count(watched, monkeypatch, capsys, clock):
 
     def look():
         printed.append(capsys.readouterr().out)
-        clock.now_s += 700
-        if "".join(printed).count("the target-0 ended with exit code -9; starting it again") == 2:
+        said = "".join(printed)
+        if said.count("the target-0 ended with exit code -9; starting it again") == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        for child in psutil.Process().children():
-            if child not in before:
-                child.kill()
+        elif said.count(" ended ") == said.count(" is back "):  # all run
+            clock.skipped_s += 700
+            for child in psutil.Process().children():
+                if child not in before:
+                    child.kill()
 
     assert watched(look) == 0
 
