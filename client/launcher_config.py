@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from client.placement import DeviceFlags
 from paceline.config import require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
+from paceline.errors import ConfigError
 from paceline.threads import num_cores
 from paceline.tls import TlsFiles
 
@@ -47,6 +48,7 @@ class FleetConfig:
         require(0 <= self.router_port < 65536, "port", self.router_port, "0 (a free one) to 65535")
         limited = math.isfinite(self.start_timeout_s) and self.start_timeout_s > 0
         require(limited, "start_timeout_s", self.start_timeout_s, "a number of seconds above 0")
+        self._check_ports()
 
     @property
     def drain_timeout_s(self) -> float:
@@ -72,6 +74,15 @@ class FleetConfig:
         """Of each, besides its device."""
         flags = [*self._model_flags(), "--num-threads", str(self._num_threads_of_one(max(1, self.num_drafts)))]
         return [*flags, *self.draft_flags]
+
+    def _check_ports(self) -> None:
+        """A launcher names every service's port itself."""
+        given = {"router": self.router_flags, "target": self.target_flags, "draft": self.draft_flags}
+        for name, flags in given.items():
+            port = next((word for word in flags if word.partition("=")[0] == "--port"), None)
+            if port is not None:
+                rule = "name the router's with --port itself" if name == "router" else "each takes a free one"
+                raise ConfigError(f"--{name}-args has {port}, but ports are not named there: {rule}")
 
     def _model_flags(self) -> list[str]:
         flags = ["--host", self.host, "--model-path", self.model_path, "--dtype", self.dtype, *self._tls_flags()]

@@ -266,6 +266,12 @@ def test_a_service_that_the_router_does_not_take_ends_the_start_at_once(small_pr
         ({"num_targets": 0}, "--targets"),
         ({"num_drafts": -1}, "--drafts"),
         ({"router_port": 70000}, "--port"),
+        (
+            {"router_flags": ("--port", "7000")},
+            "--router-args has --port, but .*: name the router's with --port itself",
+        ),
+        ({"target_flags": ("--port=7000",)}, "--target-args has --port=7000, but .*: each takes a free one"),
+        ({"draft_flags": ("--dtype", "float32", "--port", "1")}, "--draft-args has --port"),
         ({"start_timeout_s": 0.0}, "--start-timeout-s is 0.0; it must be a number of seconds above 0"),
         ({"start_timeout_s": float("nan")}, "--start-timeout-s is nan"),
         ({"start_timeout_s": float("inf")}, "--start-timeout-s is inf"),
