@@ -14,9 +14,10 @@ from client.credentials import Credentials
 from client.launcher_config import FleetConfig
 from client.mps import MpsDaemon
 from client.placement import FleetSize, Placement, count_gpus, place
-from client.preflight import Listener, check_flags, check_ports, listeners_in
+from client.preflight import check_flags, listeners_in
 from client.process import ServiceProcess, ServiceStartError
 from paceline.errors import ConfigError, UnavailableError
+from paceline.ports import check_ports, listeners_of
 
 ROUTER_MODULE = "router"
 TARGET_MODULE = "target_service"
@@ -145,13 +146,14 @@ class Fleet:
     def _check(self) -> None:
         """Raises ConfigError or ServiceStartError for what can be told without a model."""
         config = self.config
-        listeners = [Listener("--port", config.host, config.router_port)] if config.router_port else []
+        listeners = listeners_of(config.host, port=config.router_port)
         listeners += listeners_in(config.router_flags, host=config.host)
         for flags, count in ((config.target_flags, config.num_targets), (config.draft_flags, config.num_drafts)):
             listeners += listeners_in(flags, host=config.host) * count
         check_ports(listeners)
         if config.router_flags:
-            check_flags("router", ROUTER_MODULE, config.flags_of_router(), timeout_s=config.start_timeout_s)
+            router = [*config.flags_of_router(), "--port", str(config.router_port)]
+            check_flags("router", ROUTER_MODULE, router, timeout_s=config.start_timeout_s)
 
     def _wait_for_links(self, deadline_s: float) -> None:
         with PacelineClient(self.router_address, credentials=Credentials(self.config.tls)) as client:

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import errno
-import os
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from client.environment import program_environment
 from client.process import ServiceStartError
-from paceline.errors import ConfigError
+from paceline.ports import Listener
 
 _SIDE_PORTS = ("metrics-port", "health-port", "page-port", "round-port")
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A port that a service will listen on, and the flag that names it."""
-
-    flag: str
-    host: str
-    port: int
 
 
 def listeners_in(flags: Sequence[str], *, host: str) -> list[Listener]:
@@ -47,29 +33,6 @@ def listeners_in(flags: Sequence[str], *, host: str) -> list[Listener]:
     ]
 
 
-def check_ports(listeners: Sequence[Listener]) -> None:
-    """Raises ConfigError naming the first that cannot be listened on beside those before it."""
-    with contextlib.ExitStack() as stack:
-        for listener in listeners:
-            try:
-                stack.enter_context(_listening(listener))
-            except OSError as error:
-                raise ConfigError(
-                    f"{listener.flag} is {listener.port}, but nothing can listen on {listener.host}:{listener.port}: "
-                    f"{_why(error.errno or 0)}"
-                ) from error
-
-
-def _why(number: int) -> str:
-    """What the error means, and what to do. number: the system's, or one of getaddrinfo's, which are below 0."""
-    name_own = "name an address of this machine, or 0.0.0.0 for all"
-    if number < 0:
-        return f"the host does not resolve; {name_own}"
-    is_elsewhere = number == errno.EADDRNOTAVAIL
-    look = "see what listens there and whether two of these services would, or name another port"
-    return f"{os.strerror(number)}; {name_own if is_elsewhere else look}"
-
-
 def check_flags(name: str, module: str, flags: Sequence[str], *, timeout_s: float) -> None:
     """Lets ``python -m MODULE FLAG... --check`` look at its flags. Raises ServiceStartError with its words and code."""
     command = [sys.executable, "-m", module, *flags, "--check"]
@@ -82,11 +45,3 @@ def check_flags(name: str, module: str, flags: Sequence[str], *, timeout_s: floa
     if done.returncode != 0:
         said = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
         raise ServiceStartError(f"the {name} would not start: {said}", exit_code=done.returncode)
-
-
-@contextlib.contextmanager
-def _listening(listener: Listener) -> Iterator[None]:
-    host = listener.host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, listener.port), family=family):
-        yield

@@ -21,6 +21,7 @@ with ending_at_ctrl_c(_PROG):  # the imports take half a second
     from paceline.errors import PacelineError
     from paceline.logs import set_up_logging
     from paceline.plumbing import Plumbing
+    from paceline.ports import check_ports
     from paceline.threads import share_cores, share_interpreter
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def main(argv: Sequence[str]) -> None:
         config = parse_flags(DraftConfig, argv, prog=_PROG)
         set_up_logging(_PROG, level=config.log_level, format=config.log_format)
         _log.info("%s", describe(config))
+        check_ports(config.listeners)
         share_cores(config.num_threads)
         share_interpreter()
         registry = CollectorRegistry()

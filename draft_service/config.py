@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.config import flag, require, require_apart
+from paceline.config import flag, require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.errors import ConfigError, InvalidInputError
 from paceline.logs import LEVELS
 from paceline.plumbing import ServiceFlags
+from paceline.ports import Listener, listeners_of, require_apart
 from paceline.types import TreeShape
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -65,17 +66,23 @@ class DraftConfig(ServiceFlags):
         """Raises ConfigError for a shape that is none."""
         return tuple(_graph_shape(part) for part in self.cuda_graph_shapes.split(";") if part)
 
-    def __post_init__(self) -> None:
-        self.check_service_flags()
-        require(0 <= self.port < 65536, "port", self.port, "0 to 65535")
-        require(0 <= self.round_port < 65536, "round_port", self.round_port, "0 to 65535")
-        require(0 <= self.metrics_port < 65536, "metrics_port", self.metrics_port, "0 to 65535")
-        require_apart(
+    @property
+    def listeners(self) -> list[Listener]:
+        """The ports that its flags name."""
+        return listeners_of(
+            self.host,
             port=self.port,
             round_port=self.round_port,
             metrics_port=self.metrics_port,
             health_port=self.health_port,
         )
+
+    def __post_init__(self) -> None:
+        self.check_service_flags()
+        require(0 <= self.port < 65536, "port", self.port, "0 to 65535")
+        require(0 <= self.round_port < 65536, "round_port", self.round_port, "0 to 65535")
+        require(0 <= self.metrics_port < 65536, "metrics_port", self.metrics_port, "0 to 65535")
+        require_apart(self.listeners)
         require(self.drain_timeout_s >= 0, "drain_timeout_s", self.drain_timeout_s, "0 or more")
         for name in ("num_threads", "page_size", "max_running_requests", "max_round_rows"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")

@@ -110,16 +110,6 @@ def require(ok: bool, flag_name: str, value: object, allowed: str) -> None:
         raise ConfigError(f"--{flag_name.replace('_', '-')} is {value}; it must be {allowed}")
 
 
-def require_apart(**ports: int) -> None:
-    """Ports of one host, by field name; 0 is none, or a free one. Raises ConfigError naming two flags with the same."""
-    flags: dict[int, str] = {}
-    for name, port in ports.items():
-        flag_name = "--" + name.replace("_", "-")
-        if port and port in flags:
-            raise ConfigError(f"{flags[port]} and {flag_name} are both {port}; give each a port of its own")
-        flags[port] = flag_name
-
-
 def require_folder(path: str, name: str) -> None:
     """path: a folder to write into, which may be made anew. Raises ConfigError where a file stands in its way."""
     there = next(part for part in (Path(path), *Path(path).absolute().parents) if part.exists())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from paceline.config import flag, require, require_apart
+from paceline.config import flag, require
 from paceline.defaults import DEFAULT_MODEL_PATH, DEFAULT_TREE
 from paceline.errors import ConfigError, InvalidInputError
 from paceline.logs import LEVELS
 from paceline.plumbing import ServiceFlags
+from paceline.ports import Listener, listeners_of, require_apart
 from paceline.types import TreeShape
 from router.discovery import parse_sources
 from router.discovery_watch import PeerWatch
@@ -76,6 +77,12 @@ class RouterConfig(ServiceFlags):
     speculative_eagle_topk: int = flag(DEFAULT_TREE.eagle_topk, help="beam width of a draft tree; 1 is a chain")
     speculative_num_draft_tokens: int = flag(DEFAULT_TREE.num_draft_tokens, help="nodes to verify, root included")
 
+    @property
+    def listeners(self) -> list[Listener]:
+        """The ports that its flags name."""
+        own = listeners_of(self.host, port=self.port, metrics_port=self.metrics_port, health_port=self.health_port)
+        return [*own, *listeners_of(self.page_host, page_port=self.page_port or 0)]
+
     def __post_init__(self) -> None:
         self.check_service_flags()
         for name in ("port", "metrics_port"):
@@ -83,10 +90,7 @@ class RouterConfig(ServiceFlags):
         require(0 <= self.trace_sample_ratio <= 1, "trace_sample_ratio", self.trace_sample_ratio, "0 to 1")
         page_port = self.page_port
         require(page_port is None or 0 <= page_port < 65536, "page_port", page_port, "0 to 65535, or unset")
-        own_page_port = (page_port or 0) if self.page_host == self.host else 0
-        require_apart(
-            port=self.port, metrics_port=self.metrics_port, health_port=self.health_port, page_port=own_page_port
-        )
+        require_apart(self.listeners)
         nonnegative = ("drain_timeout_s", "queue_timeout_s", "speculative_hysteresis", "priority_ageing_s")
         for name in (*nonnegative, "tenant_rate_limit", "target_tpot_ms"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")

@@ -21,6 +21,7 @@ with ending_at_ctrl_c(_PROG):  # the imports take half a second
     from paceline.logs import set_up_logging
     from paceline.metrics import MetricsServer
     from paceline.plumbing import Plumbing
+    from paceline.ports import check_ports
     from paceline.rpc import termination_event
     from paceline.threads import share_cores, share_interpreter
     from target_service.config import TargetConfig
@@ -38,6 +39,8 @@ def main(argv: Sequence[str]) -> None:
         config = parse_flags(TargetConfig, argv, prog=_PROG)
         set_up_logging(_PROG, level=config.log_level, format=config.log_format)
         _log.info("%s", describe(config))
+        if config.node_rank == 0:  # the hosts of further ranks listen on none
+            check_ports(config.listeners)
         share_cores(config.threads_per_rank)
         share_interpreter()
         with ending_at_ctrl_c(_PROG):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paceline.address import parse_address
-from paceline.config import flag, require, require_apart
+from paceline.config import flag, require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.logs import LEVELS
 from paceline.plumbing import ServiceFlags
+from paceline.ports import Listener, listeners_of, require_apart
 from paceline.threads import num_cores
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -85,7 +86,7 @@ class TargetConfig(ServiceFlags):
         require(self.max_rows_per_step >= rows, "max_rows_per_step", self.max_rows_per_step, f"at least {rows}")
         require(0 <= self.port < 2**16, "port", self.port, "0 to 65535")
         require(0 <= self.metrics_port < 2**16, "metrics_port", self.metrics_port, "0 to 65535")
-        require_apart(port=self.port, metrics_port=self.metrics_port, health_port=self.health_port)
+        require_apart(self.listeners)
         require(self.base_gpu_id >= 0, "base_gpu_id", self.base_gpu_id, "0 or more")
         require(self.num_threads >= 0, "num_threads", self.num_threads, "0 (automatic) or more")
         require(self.drain_timeout_s >= 0, "drain_timeout_s", self.drain_timeout_s, "0 or more seconds")
@@ -98,6 +99,11 @@ class TargetConfig(ServiceFlags):
         require(wait_ms is None or 0 <= wait_ms <= 1000, "busy_wait_ms", wait_ms, "0 to 1000, or unset")
         timeout_s = self.speculative_draft_timeout_s
         require(timeout_s > 0, "speculative_draft_timeout_s", timeout_s, "above 0 seconds")
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """The ports that its flags name."""
+        return listeners_of(self.host, port=self.port, metrics_port=self.metrics_port, health_port=self.health_port)
 
     @property
     def ranks_per_host(self) -> int:

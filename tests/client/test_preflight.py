@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
-
 import pytest
 
 from client import launcher
 from client.launcher import Fleet
 from client.launcher_config import FleetConfig
-from client.preflight import Listener, check_ports, listeners_in
+from client.preflight import listeners_in
 from client.process import ServiceStartError
 from paceline.errors import ConfigError
+from paceline.ports import Listener
 from tests.support.waiting import WAIT_S
-
-
-@pytest.fixture
-def taken() -> Iterator[int]:
-    """A port that something listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
-
-
-@pytest.fixture
-def free() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def starts_nothing(config: FleetConfig, error: type[Exception], words: str) -> None:
@@ -71,17 +56,3 @@ def test_the_ports_in_a_services_flags_are_found_whichever_way_they_are_written(
     ]
     assert listeners_in(["--metrics-port=many"], host="127.0.0.1") == []
     assert listeners_in(["--metrics-port"], host="127.0.0.1") == []
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "localhost", "[::1]"])
-def test_every_form_of_a_host_can_be_listened_on(host, free):
-    if host == "[::1]" and not socket.has_dualstack_ipv6():
-        pytest.skip("this machine has no IPv6")
-    check_ports([Listener("--port", host, free)])
-
-
-def test_a_host_that_is_not_of_this_machine_is_named(free):
-    with pytest.raises(ConfigError, match=r"nothing can listen on 192.*name an address of this machine"):
-        check_ports([Listener("--port", "192.0.2.1", free)])
-    with pytest.raises(ConfigError, match="the host does not resolve; name an address"):
-        check_ports([Listener("--port", "no.such.host.invalid", free)])
