@@ -64,6 +64,11 @@ class HeadConfig:
 
 def load_head_config(path: Path) -> HeadConfig:
     """path: a folder with config.json and *.safetensors. Raises ModelLoadError."""
+    if not (path / "config.json").is_file():
+        raise ModelLoadError(
+            f"no EAGLE-3 head at {path}: "
+            "--speculative-draft-model-path names a folder with config.json and *.safetensors"
+        )
     top = read_fields(path / "config.json")
     layer = top.child("transformer_layer_config")
     nested = layer.has("hidden_size")
