@@ -43,6 +43,7 @@ def encode_router_info(
         queued_requests=len(dispatcher.queue),
         max_queued_requests=dispatcher.queue.max_len,
         speculative_policy=config.policy().kind.value,
+        draining=dispatcher.is_draining,
     )
 
 

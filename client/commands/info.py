@@ -36,7 +36,7 @@ def _lines(reply: router_pb2.RouterServiceGetInfoResponse, address: str) -> list
     info = reply.info
     lines = [
         f"router    {address}  {info.model_name}  version {info.version}  policy {reply.speculative_policy}  "
-        f"queued {reply.queued_requests} of {reply.max_queued_requests}"
+        f"queued {reply.queued_requests} of {reply.max_queued_requests}{'  draining' if reply.draining else ''}"
     ]
     for kind, replicas in (("target", reply.targets), ("draft", reply.drafts)):
         lines += [f"{kind:9} {_replica(replica)}" for replica in replicas]

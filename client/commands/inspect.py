@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,12 +65,16 @@ async def _watch(config: InspectConfig, vocabulary: Vocabulary) -> None:
 
 
 async def _sources(config: InspectConfig) -> list[RoundSource]:
-    """The services to show. Raises UnavailableError where the router knows none that is ready."""
+    """The services to show, and a word on a kind that is not. Raises UnavailableError where none is ready."""
     named = [("target", config.target), ("draft", config.draft)]
     if not config.target and not config.draft:
         async with AsyncPacelineClient(config.router, credentials=config.credentials()) as client:
             info = await client.info()
-        named = [("target", _first_ready(info.targets)), ("draft", _first_ready(info.drafts))]
+        kinds = {"target": info.targets, "draft": info.drafts}
+        named = [(service, _first_ready(replicas)) for service, replicas in kinds.items()]
+        for service, address in named:
+            if not address:
+                print(_absence(service, kinds[service]), file=sys.stderr)
     files = config.tls_files()
     tls = None if files is None else TlsIdentity(files)
     sources = [RoundSource(service, address, tls) for service, address in named if address]
@@ -86,6 +91,14 @@ def _vocabulary(config: InspectConfig) -> Vocabulary:
 
 def _first_ready(replicas: Sequence[router_pb2.ReplicaState]) -> str:
     return next((replica.address for replica in replicas if replica.ready), "")
+
+
+def _absence(service: str, replicas: Sequence[router_pb2.ReplicaState]) -> str:
+    """Why none of the kind is shown."""
+    if not replicas:
+        return f"{service}: the router knows none"
+    why = "; ".join(f"{replica.address}: {replica.message or 'no word from it yet'}" for replica in replicas)
+    return f"{service}: none is ready: {why}"
 
 
 COMMAND = Command("inspect", "show the last round of a draft and a target", main)

@@ -107,17 +107,19 @@ class ReplicaState(_message.Message):
     def __init__(self, address: _Optional[str] = ..., ready: bool = ..., info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ..., running_requests: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class RouterServiceGetInfoResponse(_message.Message):
-    __slots__ = ("info", "targets", "drafts", "queued_requests", "max_queued_requests", "speculative_policy")
+    __slots__ = ("info", "targets", "drafts", "queued_requests", "max_queued_requests", "speculative_policy", "draining")
     INFO_FIELD_NUMBER: _ClassVar[int]
     TARGETS_FIELD_NUMBER: _ClassVar[int]
     DRAFTS_FIELD_NUMBER: _ClassVar[int]
     QUEUED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MAX_QUEUED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     SPECULATIVE_POLICY_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     info: _common_pb2.ServiceInfo
     targets: _containers.RepeatedCompositeFieldContainer[ReplicaState]
     drafts: _containers.RepeatedCompositeFieldContainer[ReplicaState]
     queued_requests: int
     max_queued_requests: int
     speculative_policy: str
-    def __init__(self, info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ..., targets: _Optional[_Iterable[_Union[ReplicaState, _Mapping]]] = ..., drafts: _Optional[_Iterable[_Union[ReplicaState, _Mapping]]] = ..., queued_requests: _Optional[int] = ..., max_queued_requests: _Optional[int] = ..., speculative_policy: _Optional[str] = ...) -> None: ...
+    draining: bool
+    def __init__(self, info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ..., targets: _Optional[_Iterable[_Union[ReplicaState, _Mapping]]] = ..., drafts: _Optional[_Iterable[_Union[ReplicaState, _Mapping]]] = ..., queued_requests: _Optional[int] = ..., max_queued_requests: _Optional[int] = ..., speculative_policy: _Optional[str] = ..., draining: bool = ...) -> None: ...

@@ -273,3 +273,9 @@ def test_info_shows_each_replica(router, capsys):
     assert "127.0.0.1:4  not ready" in out
     assert main(["info", "--json", "--router", router.address]) == 0
     assert json.loads(capsys.readouterr().out)["info"]["model_name"] == "scripted"
+
+
+def test_info_says_that_a_router_drains(router, capsys):
+    router.info.draining = True
+    assert main(["info", "--router", router.address]) == 0
+    assert capsys.readouterr().out.partition("\n")[0].endswith("  draining")

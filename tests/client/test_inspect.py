@@ -94,7 +94,21 @@ def test_a_watched_service_that_goes_away_is_an_error_with_its_words(services, c
 def test_a_router_without_a_ready_service_says_so(router, capsys):
     router.info = router_pb2.RouterServiceGetInfoResponse()
     assert main(["inspect", "--router", router.address]) == 4
-    assert "no service that is ready" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert err.startswith("target: the router knows none\ndraft: the router knows none\n")
+    assert "no service that is ready" in err
+
+
+def test_a_kind_that_is_not_shown_is_named_with_the_routers_word(router, services, capsys):
+    state = router_pb2.ReplicaState
+    router.info = router_pb2.RouterServiceGetInfoResponse(
+        targets=[state(address=services.target, ready=True)],
+        drafts=[state(address="127.0.0.1:1", message="nothing listens there"), state(address="127.0.0.1:2")],
+    )
+    assert main(["inspect", "--router", router.address, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert list(json.loads(out)) == ["target"]
+    assert err == "draft: none is ready: 127.0.0.1:1: nothing listens there; 127.0.0.1:2: no word from it yet\n"
 
 
 def test_a_model_path_without_a_tokenizer_is_refused_before_anybody_is_asked(tmp_path, capsys):

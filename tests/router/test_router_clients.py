@@ -179,8 +179,10 @@ async def test_a_draining_router_finishes_what_runs_and_refuses_what_comes(
     stream = await target.next_stream()
     call = rig.generate(max_tokens=2)
     submission = await stream.next_submission()
+    assert not (await rig.info()).draining
     drain = asyncio.create_task(rig.router.drain())
     code, message = await refused(rig, failure)
+    assert (await rig.info()).draining
     assert code is grpc.StatusCode.UNAVAILABLE
     assert "draining" in message
     assert not drain.done()
