@@ -67,8 +67,8 @@ def _reach(deployment: Deployment, probe: Probe) -> Iterator[Finding]:
     state = deployment.state(probe)
     if state is not None and not state.ready:
         why = state.message or "no word from it yet"
-        start = f"start it, or take it out of the router's --{probe.service}s"
-        yield Finding(Level.PROBLEM, subject, f"the router does not use it: {why}", "" if "draining" in why else start)
+        remedy = f"{'restart' if 'hangs' in why else 'start'} it, or take it out of the router's --{probe.service}s"
+        yield Finding(Level.PROBLEM, subject, f"the router does not use it: {why}", "" if "draining" in why else remedy)
     elif probe.error and state is not None:
         yield Finding(
             Level.WARNING,
@@ -78,6 +78,13 @@ def _reach(deployment: Deployment, probe: Probe) -> Iterator[Finding]:
         )
     elif probe.error:
         yield Finding(Level.PROBLEM, subject, probe.error)
+    elif probe.service == "router" and deployment.reply.draining:
+        yield Finding(
+            Level.WARNING,
+            subject,
+            "it drains: what runs is answered, new requests are refused",
+            "send new ones to another router; it ends by itself",
+        )
     elif not probe.ready:
         yield Finding(Level.WARNING, subject, "it answers but says that it is not ready", "wait, or read its log")
     else:

@@ -174,6 +174,22 @@ def test_a_clock_that_was_to_be_compared_and_was_not_is_a_warning() -> None:
     assert "not compared: no metrics answer at a:9" in finding.message
 
 
+def test_a_service_that_hangs_is_to_be_restarted() -> None:
+    hangs = "what answers there took longer than allowed: see whether it hangs or has too much to do"
+    state = router_pb2.ReplicaState(address="a:2", message=hangs)
+    reply = router_pb2.RouterServiceGetInfoResponse(speculative_policy="off", drafts=[state])
+    finding, *_ = found(target("a:1"), Probe("draft", "a:2", common_pb2.ServiceInfo(), error="no answer"), reply=reply)
+    assert finding.subject == "draft a:2"
+    assert finding.remedy == "restart it, or take it out of the router's --drafts"
+
+
+def test_a_router_that_drains_is_told_apart_from_one_that_loads() -> None:
+    reply = router_pb2.RouterServiceGetInfoResponse(speculative_policy="off", draining=True)
+    (finding,) = found(Probe("router", "r:1", common_pb2.ServiceInfo(service="router")), target("a:1"), reply=reply)
+    assert (finding.subject, finding.level) == ("router r:1", Level.WARNING)
+    assert finding.message.startswith("it drains")
+
+
 def test_a_full_queue_asks_for_targets() -> None:
     reply = router_pb2.RouterServiceGetInfoResponse(speculative_policy="off", queued_requests=5, max_queued_requests=8)
     (finding,) = found(target("a:1"), reply=reply)
