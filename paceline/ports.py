@@ -18,7 +18,7 @@ class Listener:
 
     flag: str
     host: str
-    port: int
+    port: int  # 0: a free one, whose host is still to be looked at
 
 
 def listeners_of(host: str, **ports: int) -> list[Listener]:
@@ -31,7 +31,7 @@ def require_apart(listeners: Sequence[Listener]) -> None:
     flags: dict[tuple[str, int], str] = {}
     for listener in listeners:
         other = flags.setdefault((listener.host, listener.port), listener.flag)
-        if other != listener.flag:
+        if listener.port and other != listener.flag:
             raise ConfigError(f"{other} and {listener.flag} are both {listener.port}; give each a port of its own")
 
 

@@ -6,23 +6,17 @@ import asyncio
 import gc
 import logging
 import sys
-import time
 from collections.abc import Sequence
 
 from paceline.interrupt import ending_at_ctrl_c, exiting_at_ctrl_c
 
 with ending_at_ctrl_c("router"):  # the imports take half a second
-    from paceline.chat_template import ChatTemplate
     from paceline.config import describe, exit_with, parse_flags
     from paceline.errors import PacelineError
     from paceline.logs import set_up_logging
-    from paceline.plumbing import Plumbing
-    from paceline.ports import check_ports
     from paceline.rpc import termination_event
-    from router.api_keys import ApiKeys
     from router.config import RouterConfig
-    from router.running import running_router
-    from router.text.tokenizer import TextTokenizer
+    from router.running import RouterParts, running_router
 
 _log = logging.getLogger("router")
 
@@ -32,22 +26,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         config = parse_flags(RouterConfig, sys.argv[1:] if argv is None else argv, prog="router")
         if config.check:
-            return _check(config)
+            return RouterParts.load(config).close()
         set_up_logging("router", level=config.log_level, format=config.log_format)
-        check_ports(config.listeners)
         asyncio.run(_serve(config))
     except PacelineError as error:
         exit_with(error, prog="router")
-
-
-def _check(config: RouterConfig) -> None:
-    """Raises ConfigError or ModelLoadError where the files that flags name cannot be used, or a port cannot be had."""
-    check_ports(config.listeners)
-    TextTokenizer.load(config.model_path)
-    ChatTemplate.load(config.model_path)
-    Plumbing(config).close()
-    if config.api_keys:
-        ApiKeys(config.api_keys, clock=time.monotonic)
 
 
 async def _serve(config: RouterConfig) -> None:

@@ -35,7 +35,7 @@ class RouterConfig(ServiceFlags):
     )
     log_requests: bool = flag(False, help="log a line a request at its end")
     log_level: str = flag("info", help="least severe log lines to write", choices=LEVELS)
-    check: bool = flag(False, help="check the flags, keys and certificates and end, without serving")
+    check: bool = flag(False, help="check flags, files and ports as the start does and end, without serving")
     drain_timeout_s: float = flag(30.0, help="seconds that running requests get after SIGTERM")
     targets: tuple[str, ...] = flag(
         ("127.0.0.1:7200",), help="target services, each host:port, dns:///name:port or file:///list"
@@ -80,8 +80,9 @@ class RouterConfig(ServiceFlags):
     @property
     def listeners(self) -> list[Listener]:
         """The ports that its flags name."""
-        own = listeners_of(self.host, port=self.port, metrics_port=self.metrics_port, health_port=self.health_port)
-        return [*own, *listeners_of(self.page_host, page_port=self.page_port or 0)]
+        sides = listeners_of(self.host, metrics_port=self.metrics_port, health_port=self.health_port)
+        page = [] if self.page_port is None else [Listener("--page-port", self.page_host, self.page_port)]
+        return [Listener("--port", self.host, self.port), *sides, *page]
 
     def __post_init__(self) -> None:
         self.check_service_flags()

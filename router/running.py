@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import secrets
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -14,7 +15,9 @@ from prometheus_client import CollectorRegistry
 from paceline.chat_template import ChatTemplate
 from paceline.metrics import MetricsServer
 from paceline.plumbing import Plumbing
+from paceline.ports import check_ports
 from paceline.rpc import RpcServer
+from router.api_keys import ApiKeys
 from router.config import RouterConfig
 from router.dispatcher import Dispatcher
 from router.metrics import RouterMetrics
@@ -28,6 +31,34 @@ from router.text.tokenizer import TextTokenizer
 _CONTACT_S = 2.0
 # What calls get to end by themselves once their requests are over or given up.
 _STOP_GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RouterParts:
+    """All that a router needs beside its peers, and that its flags can name wrongly."""
+
+    tokenizer: TextTokenizer
+    template: ChatTemplate | None  # None: the model has none
+    keys: ApiKeys | None  # None: anybody may ask
+    registry: CollectorRegistry
+    plumbing: Plumbing
+
+    @classmethod
+    def load(cls, config: RouterConfig) -> RouterParts:
+        """Raises ConfigError for a port that cannot be had or a file that cannot be used, and ModelLoadError."""
+        check_ports(config.listeners)
+        registry = CollectorRegistry()
+        return cls(
+            TextTokenizer.load(config.model_path),
+            ChatTemplate.load(config.model_path),
+            ApiKeys(config.api_keys, clock=time.monotonic) if config.api_keys else None,
+            registry,
+            Plumbing(config, registry, service="router", trace_ratio=config.trace_sample_ratio),
+        )
+
+    def close(self) -> None:
+        """Sends the spans that are left. May take seconds."""
+        self.plumbing.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +84,8 @@ class RunningRouter:
 @contextlib.asynccontextmanager
 async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
     """Serves until the context ends. Raises ModelLoadError and ConfigError before it begins."""
-    tokenizer = TextTokenizer.load(config.model_path)
-    template = ChatTemplate.load(config.model_path)
-    registry = CollectorRegistry()
-    plumbing = Plumbing(config, registry, service="router", trace_ratio=config.trace_sample_ratio)
+    parts = RouterParts.load(config)
+    tokenizer, registry, plumbing = parts.tokenizer, parts.registry, parts.plumbing
     metrics = RouterMetrics(registry)
     dispatcher = Dispatcher(
         config, incarnation=secrets.randbits(64), tokenizer=tokenizer, metrics=metrics, plumbing=plumbing
@@ -64,7 +93,7 @@ async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
     rng = random.Random()
     parser = RequestParser(
         tokenizer,
-        template,
+        parts.template,
         draw_seed=lambda: rng.getrandbits(64),
         draw_id=lambda: f"{rng.getrandbits(128):032x}",
     )
@@ -74,6 +103,7 @@ async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
         dispatcher,
         parser=parser,
         tokenizer=tokenizer,
+        keys=parts.keys,
         recorder=RequestRecorder(
             metrics,
             plumbing.tracer,
@@ -95,4 +125,4 @@ async def running_router(config: RouterConfig) -> AsyncIterator[RunningRouter]:
             await rpc.stop(_STOP_GRACE_S)
             links.cancel()
             await asyncio.gather(links, return_exceptions=True)
-            await asyncio.to_thread(plumbing.close)
+            await asyncio.to_thread(parts.close)

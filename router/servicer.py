@@ -37,6 +37,7 @@ class RouterServicer:
         *,
         parser: RequestParser,
         tokenizer: TextTokenizer,
+        keys: ApiKeys | None,
         recorder: RequestRecorder,
     ) -> None:
         self._config = config
@@ -47,7 +48,7 @@ class RouterServicer:
         self._clock = asyncio.get_running_loop().time
         limit = config.rate_limit()
         self._door = None if limit is None else TenantDoor(limit, clock=self._clock)
-        self._keys = ApiKeys(config.api_keys, clock=self._clock) if config.api_keys else None
+        self._keys = keys
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Registers both methods. Generate's bytes are parsed so that it can refuse them: gRPC would say UNKNOWN."""

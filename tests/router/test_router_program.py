@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import grpc
+import pytest
 
 from paceline.v1 import router_pb2, router_pb2_grpc
 from tests.support.waiting import WAIT_S
@@ -51,6 +52,24 @@ def test_a_missing_tokenizer_ends_it_with_a_message_and_code_3() -> None:
     assert (process.returncode, out) == (3, "")
     assert "router: cannot read the tokenizer /nowhere/tokenizer.json" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (["--host", "no.such.host.invalid"], 2, "--port is 0, but nothing can listen on no.such.host.invalid:0: "),
+        (["--page-port", "0", "--page-host", "192.0.2.1"], 2, "--page-port is 0, but nothing can listen on 192.0.2.1"),
+        (["--tls-cert", "/no/cert", "--tls-key", "/no/key", "--tls-ca", "/no/ca"], 2, "/no/c"),
+        (["--api-keys", "/no/keys"], 2, "--api-keys /no/keys cannot be read"),
+        (["--model-path", "/no/model"], 3, "cannot read the tokenizer /no/model/tokenizer.json"),
+    ],
+)
+def test_a_check_refuses_what_a_start_refuses_in_the_same_words(flags: list[str], code: int, words: str) -> None:
+    runs = [start(*flags, "--check"), start(*flags)]
+    said = [process.communicate(timeout=WAIT_S)[1].strip().rpartition("\n")[2] for process in runs]
+    assert [process.returncode for process in runs] == [code, code]
+    assert said[0] == said[1]
+    assert said[0].startswith("router: ") and words in said[0]
 
 
 def test_a_check_ends_with_0_or_with_what_is_wrong(tmp_path: Path) -> None:
