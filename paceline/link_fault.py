@@ -6,6 +6,8 @@ import re
 
 import grpc
 
+from paceline.service_kind import LOST_STATUS
+
 # Statuses that no connection ends with: they are a service's, whatever words it quotes.
 _OF_SERVICES = (
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -20,6 +22,10 @@ _OF_SERVICES = (
 _HTTP_STATUS = re.compile(r"^Received http2 header with status: (\d+)")  # of a proxy, or of a web server
 _NO_PROCESS = "failed to connect"
 _NO_GRPC = "what answers {at} speaks no gRPC: name a service's --port, not its metrics or live page"
+_HANGS_UP = (
+    "what listens {at} hangs up without a word: name a service's --port, not a draft's --round-port, or see whether "
+    "what is behind it runs"
+)
 _NO_HOST = "the resolver finds no host {at}: see the spelling, and whether DNS works on this machine"
 # gRPC's own words, and what they mean; the first that fits counts.
 _FAULTS = (
@@ -32,7 +38,8 @@ _FAULTS = (
     ("Deadline Exceeded", "what answers {at} took longer than allowed: see whether it hangs or has too much to do"),
     ("ping timeout", "the connection{to} was given up, for pings went unanswered: see whether the process there hangs"),
 )
-_BROKEN = ("Socket closed", "Stream removed", "Connection reset", "recvmsg", "GOAWAY", "Cancelling all calls")
+_LOST = ("Socket closed", "Stream removed", "Connection reset", "recvmsg")
+_BROKEN = (*_LOST, "GOAWAY", "Cancelling all calls", LOST_STATUS)
 # gRPC begins with its own words, a service that passes them on does not.
 _OPENINGS = (*(sign for sign, _ in _FAULTS), *_BROKEN)
 
@@ -50,6 +57,8 @@ def link_fault(code: grpc.StatusCode, details: str, address: str = "") -> str:
         return f"what answers {names['at']} speaks no gRPC, but HTTP (status {status[1]}): {where}"
     if not details.startswith(_OPENINGS):
         return ""
+    if details.startswith(_NO_PROCESS) and any(sign in details for sign in _LOST):
+        return _HANGS_UP.format(**names)
     for sign, words in _FAULTS:
         if sign in details:
             return words.format(**names)

@@ -14,6 +14,7 @@ from paceline.link_fault import link_fault
 from paceline.logs import FORMATS
 from paceline.rpc import RpcServer, open_channel
 from paceline.rpc_bytes import ByteMeter, LaneBytes
+from paceline.service_kind import wrong_service
 from paceline.tls import TlsFiles, TlsIdentity
 from paceline.tls_fault import tls_fault
 from paceline.tls_flags import TlsFlags
@@ -90,12 +91,17 @@ class Plumbing:
         """Sends the spans that are left. May take seconds."""
         self.tracer.close()
 
-    async def explain(self, address: str, error: grpc.aio.AioRpcError) -> str:
-        """Why a call to a peer failed: what is wrong with the certificates or the connection, or what the peer said."""
+    async def explain(self, address: str, error: grpc.aio.AioRpcError, *, wanted: str = "") -> str:
+        """Why a call to a peer failed: what is wrong with the certificates or the connection, or what the peer said.
+
+        wanted: "target" or "draft", for a peer that a router's flag named as one; "": what is there is not looked at.
+        """
         details = error.details() or error.code().name
         fault = ""
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             fault = await asyncio.to_thread(tls_fault, address, self.tls, details)
+        elif wanted:
+            fault = await asyncio.to_thread(wrong_service, error, address, self.tls, wanted=wanted)
         return fault or link_fault(error.code(), details) or details
 
 

@@ -58,7 +58,7 @@ class DraftLink:
                 async with self._plumbing.open_channel(self.address) as channel:
                     await self._watch(draft_pb2_grpc.DraftServiceStub(channel))
             except grpc.aio.AioRpcError as error:
-                message = await self._plumbing.explain(self.address, error)
+                message = await self._plumbing.explain(self.address, error, wanted="draft")
             except PacelineError as error:
                 message = str(error)
             if self.info is not None:

@@ -118,7 +118,7 @@ class TargetLink:
                     stub: target_pb2_grpc.TargetServiceAsyncStub = target_pb2_grpc.TargetServiceStub(channel)
                     await self._serve(stub.Serve())
             except grpc.aio.AioRpcError as error:
-                message = await self._plumbing.explain(self.address, error)
+                message = await self._plumbing.explain(self.address, error, wanted="target")
             except PacelineError as error:
                 message = str(error)
             finally:

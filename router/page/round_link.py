@@ -30,7 +30,8 @@ async def last_round(service: str, address: str, plumbing: Plumbing, *, brief: b
             request = _REQUESTS[service](brief=brief)
             reply = await _STUBS[service](channel).InspectRound(request, timeout=_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
-            raise UnavailableError(f"{service} {address}: {await plumbing.explain(address, error)}") from error
+            why = await plumbing.explain(address, error, wanted=service)
+            raise UnavailableError(f"{service} {address}: {why}") from error
     return check_columns(_columns(reply.round))
 
 

@@ -7,6 +7,7 @@ import asyncio
 import grpc
 from prometheus_client import CollectorRegistry
 
+from paceline.rpc import RpcServer
 from paceline.stats import SpeculationStats
 from paceline.types import FinishReason, SamplingParams
 from router.live_request import Arrival, LiveRequest
@@ -49,6 +50,21 @@ async def test_a_service_of_another_kind_is_named(make_target, make_rig) -> None
     rig = await make_rig([await make_target(service="draft")])
     info = await rig.info_when(lambda info: "is a draft, not a target" in info.targets[0].message)
     assert not info.targets[0].ready
+
+
+async def test_addresses_of_the_other_kind_are_told_with_the_flag_to_mend(start_peer, make_rig) -> None:
+    class Named(RpcServer):
+        async def start(self) -> None:
+            self.address = f"127.0.0.1:{await super().start('127.0.0.1', 0)}"
+
+        async def die(self) -> None:
+            await self.stop(0)
+
+    draft, target = [await start_peer(Named(f"paceline.v1.{kind}Service")) for kind in ("Draft", "Target")]
+    rig = await make_rig([draft], [target])
+    info = await rig.info_when(lambda info: "answers" in info.targets[0].message and "answers" in info.drafts[0].message)
+    assert info.targets[0].message == "what answers there is a draft, not a target: mend the router's --targets"
+    assert info.drafts[0].message == "what answers there is a target, not a draft: mend the router's --drafts"
 
 
 class Babbler:
