@@ -62,7 +62,7 @@ async def test_addresses_of_the_other_kind_are_told_with_the_flag_to_mend(start_
 
     draft, target = [await start_peer(Named(f"paceline.v1.{kind}Service")) for kind in ("Draft", "Target")]
     rig = await make_rig([draft], [target])
-    info = await rig.info_when(lambda info: "answers" in info.targets[0].message and "answers" in info.drafts[0].message)
+    info = await rig.info_when(lambda info: all("answers" in each.message for each in (*info.targets, *info.drafts)))
     assert info.targets[0].message == "what answers there is a draft, not a target: mend the router's --targets"
     assert info.drafts[0].message == "what answers there is a target, not a draft: mend the router's --drafts"
 
