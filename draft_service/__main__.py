@@ -17,6 +17,7 @@ with ending_at_ctrl_c(_PROG):  # the imports take half a second
     from prometheus_client import CollectorRegistry
 
     from draft_service.config import DraftConfig
+    from paceline.address import address_of
     from paceline.config import describe, exit_with, parse_flags
     from paceline.errors import PacelineError
     from paceline.logs import set_up_logging
@@ -60,7 +61,7 @@ async def _serve(draft: LoadedDraft, registry: CollectorRegistry, plumbing: Plum
         async with termination_event() as terminated:
             port = await service.start()
             gc.freeze()  # else each full collection walks all of torch: 2 ms a round of 256 sessions, bench.host_draft
-            print(f"ready {config.host}:{port}", flush=True)
+            print(f"ready {address_of(config.host, port)}", flush=True)
             signal = asyncio.create_task(terminated.wait())
             await asyncio.wait((signal, service.failed), return_when=asyncio.FIRST_COMPLETED)
             signal.cancel()

@@ -69,13 +69,10 @@ class DraftConfig(ServiceFlags):
     @property
     def listeners(self) -> list[Listener]:
         """The ports that its flags name."""
-        return listeners_of(
-            self.host,
-            port=self.port,
-            round_port=self.round_port,
-            metrics_port=self.metrics_port,
-            health_port=self.health_port,
+        sides = listeners_of(
+            self.host, round_port=self.round_port, metrics_port=self.metrics_port, health_port=self.health_port
         )
+        return [Listener("--port", self.host, self.port), *sides]
 
     def __post_init__(self) -> None:
         self.check_service_flags()

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from paceline.errors import ConfigError, UnavailableError, WireError
+from paceline.errors import UnavailableError, WireError
 from paceline.frames import frame, read_frame
+from paceline.ports import Listener, listen
 
 TOKEN_BYTES = 32
 MAX_STRANGERS = 64  # connections that have not shown a token yet; one more, and the oldest goes
@@ -36,7 +37,8 @@ class LaneDoor:
 
     def __init__(self, host: str, port: int) -> None:
         """port 0: a free one. Raises ConfigError where it is taken."""
-        self._listener = _listen(host, port)
+        self._listener = listen(Listener("--round-port", host, port))
+        self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         self._offers: set[LaneOffer] = set()
         self._strangers: dict[asyncio.Task[bool], None] = {}  # the oldest first
@@ -103,30 +105,3 @@ class LaneDoor:
         """Looks at every offer, in a time that tells nothing of their tokens."""
         fitting = [offer for offer in self._offers if hmac.compare_digest(offer.token, token)]
         return fitting[0] if fitting else None
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise _taken(host, port, error) from error
-    try:
-        listener.setblocking(False)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # as gRPC listens on [::]
-        listener.bind(address)
-        listener.listen()
-    except OSError as error:
-        listener.close()
-        raise _taken(host, port, error) from error
-    return listener
-
-
-def _taken(host: str, port: int, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"cannot listen on {host}:{port} for lanes, {error.strerror}: choose another --round-port or host"
-    )

@@ -29,4 +29,14 @@ def parse_address(text: str) -> HostPort | None:
 
 def host_of(address: str) -> str:
     """Without the brackets of an IPv6 host."""
-    return address.rpartition(":")[0].strip("[]")
+    return bare_host(address.rpartition(":")[0])
+
+
+def address_of(host: str, port: int) -> str:
+    """host: an IPv6 one with brackets or without."""
+    return f"{HostPort(bare_host(host), port).url_host}:{port}"
+
+
+def bare_host(host: str) -> str:
+    """Without the brackets of an IPv6 host."""
+    return host.strip("[]")

@@ -6,7 +6,8 @@ from types import TracebackType
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from paceline.errors import ConfigError
+from paceline.address import bare_host
+from paceline.ports import Listener, cannot_listen
 
 
 class MetricsServer:
@@ -17,11 +18,9 @@ class MetricsServer:
         if port == 0:
             return
         try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=registry)
+            self._server, self._thread = start_http_server(port, addr=bare_host(host), registry=registry)
         except OSError as error:
-            raise ConfigError(
-                f"cannot serve metrics on {host}:{port}: {error}; choose another --metrics-port"
-            ) from error
+            raise cannot_listen(Listener("--metrics-port", host, port), error) from error
 
     def close(self) -> None:
         if self._server is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.address import address_of, bare_host
 from paceline.errors import ConfigError
 
 
@@ -39,28 +39,42 @@ def check_ports(listeners: Sequence[Listener]) -> None:
     """Raises ConfigError naming the first that cannot be listened on beside those before it."""
     with contextlib.ExitStack() as stack:
         for listener in listeners:
-            try:
-                stack.enter_context(_listening(listener))
-            except OSError as error:
-                raise ConfigError(
-                    f"{listener.flag} is {listener.port}, but nothing can listen on {listener.host}:{listener.port}: "
-                    f"{_why(error.errno or 0)}"
-                ) from error
+            stack.enter_context(listen(listener))
 
 
-def _why(number: int) -> str:
-    """What the error means, and what to do. number: the system's, or one of getaddrinfo's, which are below 0."""
+def listen(listener: Listener) -> socket.socket:
+    """A socket that listens there, for both IPs at [::], as gRPC does. Raises ConfigError naming the flag."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            bare_host(listener.host), listener.port, type=socket.SOCK_STREAM
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise cannot_listen(listener, error) from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(address)
+        sock.listen()
+    except OSError as error:
+        sock.close()
+        raise cannot_listen(listener, error) from error
+    return sock
+
+
+def cannot_listen(listener: Listener, error: OSError) -> ConfigError:
+    """What the error means, and what to do."""
+    return ConfigError(
+        f"{listener.flag} is {listener.port}, but nothing can listen on "
+        f"{address_of(listener.host, listener.port)}: {_why(error)}"
+    )
+
+
+def _why(error: OSError) -> str:
     name_own = "name an address of this machine, or 0.0.0.0 for all"
-    if number < 0:
+    if isinstance(error, socket.gaierror):
         return f"the host does not resolve; {name_own}"
-    is_elsewhere = number == errno.EADDRNOTAVAIL
+    is_elsewhere = error.errno == errno.EADDRNOTAVAIL
     look = "see what listens there and whether two of these services would, or name another port"
-    return f"{os.strerror(number)}; {name_own if is_elsewhere else look}"
-
-
-@contextlib.contextmanager
-def _listening(listener: Listener) -> Iterator[None]:
-    host = listener.host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, listener.port), family=family):
-        yield
+    return f"{error.strerror or error}; {name_own if is_elsewhere else look}"

@@ -12,7 +12,9 @@ from grpc_channelz.v1 import channelz
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from paceline.address import address_of
 from paceline.errors import ConfigError
+from paceline.ports import Listener, check_ports
 from paceline.rpc_bytes import ByteMeter
 from paceline.tls import TlsIdentity
 
@@ -88,11 +90,11 @@ class RpcServer:
 
     async def start(self, host: str, port: int) -> int:
         """Binds and starts; returns the port (a free one for port 0). Raises ConfigError where one is taken."""
-        bound = _bind(self.server, f"{host}:{port}", tls=self._tls, flag_name="--port")
+        bound = _bind(self.server, Listener("--port", host, port), tls=self._tls)
         if self._health_port:
             self._health_server = grpc.aio.server(options=_SERVER_OPTIONS)
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._health_server)
-            _bind(self._health_server, f"{host}:{self._health_port}", tls=None, flag_name="--health-port")
+            _bind(self._health_server, Listener("--health-port", host, self._health_port), tls=None)
             await self._health_server.start()
         await self.server.start()
         await self._health.set("liveness", health_pb2.HealthCheckResponse.SERVING)
@@ -128,15 +130,15 @@ async def termination_event(
             loop.remove_signal_handler(number)
 
 
-def _bind(server: grpc.aio.Server, address: str, *, tls: TlsIdentity | None, flag_name: str) -> int:
+def _bind(server: grpc.aio.Server, listener: Listener, *, tls: TlsIdentity | None) -> int:
+    check_ports([listener])  # it was free before the model was loaded; gRPC's own complaint is a line on stderr
+    address = address_of(listener.host, listener.port)
     try:
         if tls is None:
             return server.add_insecure_port(address)
         return server.add_secure_port(address, tls.server_credentials())
     except RuntimeError as error:
-        raise ConfigError(
-            f"cannot listen on {address}, which is taken or not of this machine: choose another {flag_name} or host"
-        ) from error
+        raise ConfigError(f"gRPC cannot listen on {address}: choose another {listener.flag} or host") from error
 
 
 def _tls_options(tls: TlsIdentity) -> list[tuple[str, str | int]]:

@@ -16,6 +16,7 @@ _PROG = "target_service"
 with ending_at_ctrl_c(_PROG):  # the imports take half a second
     from prometheus_client import CollectorRegistry
 
+    from paceline.address import address_of
     from paceline.config import describe, exit_with, parse_flags
     from paceline.errors import PacelineError
     from paceline.logs import set_up_logging
@@ -92,7 +93,7 @@ async def _serve(target: LoadedTarget, plumbing: Plumbing) -> None:
     async with termination_event() as terminated:
         port = await service.start()
         gc.freeze()  # else each full collection walks all of torch, in the middle of a step
-        print(f"ready {target.config.host}:{port}", flush=True)
+        print(f"ready {address_of(target.config.host, port)}", flush=True)
         signal = asyncio.create_task(terminated.wait())
         await asyncio.wait((signal, service.failed), return_when=asyncio.FIRST_COMPLETED)
         signal.cancel()

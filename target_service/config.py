@@ -103,7 +103,8 @@ class TargetConfig(ServiceFlags):
     @property
     def listeners(self) -> list[Listener]:
         """The ports that its flags name."""
-        return listeners_of(self.host, port=self.port, metrics_port=self.metrics_port, health_port=self.health_port)
+        sides = listeners_of(self.host, metrics_port=self.metrics_port, health_port=self.health_port)
+        return [Listener("--port", self.host, self.port), *sides]
 
     @property
     def ranks_per_host(self) -> int:

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from engine.pages import PageAllocator
 from kernels.ops import WalkLimits
+from paceline.address import address_of
 from paceline.errors import PacelineError, UnavailableError
 from paceline.loopback import WhileConnected, made_if_connected
 from paceline.mailbox import Mailbox
@@ -133,7 +134,7 @@ class TargetService:
         self._mailbox = Mailbox[Event](wait_s)
         identity = LinkIdentity(
             incarnation=info.incarnation,
-            name=f"{config.host}:{config.port}",
+            name=address_of(config.host, config.port),
             feature_id=info.feature_id,
             head_fingerprint=info.head_fingerprint,
             vocab_size=info.vocab_size,
@@ -157,7 +158,7 @@ class TargetService:
     async def start(self) -> int:
         """Returns the port, ready. Raises ConfigError where it is taken."""
         port = await self._rpc.start(self._config.host, self._config.port)
-        self._links.introduce_as(f"{self._config.host}:{port}")
+        self._links.introduce_as(address_of(self._config.host, port))
         self._thread.start()
         await self._rpc.set_ready(True)
         return port

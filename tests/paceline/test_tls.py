@@ -173,13 +173,10 @@ async def test_health_has_a_plaintext_port_of_its_own(authority: Authority) -> N
     await server.stop(0)
 
 
-async def test_a_taken_health_port_names_its_flag(authority: Authority) -> None:
-    first = RpcServer(SERVICE)
-    taken = await first.start("127.0.0.1", 0)
-    second = RpcServer(SERVICE, health_port=taken)
-    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{taken}.*--health-port"):
-        await second.start("127.0.0.1", 0)
-    await first.stop(0)
+async def test_a_taken_health_port_names_its_flag(taken: int) -> None:
+    server = RpcServer(SERVICE, health_port=taken)
+    with pytest.raises(ConfigError, match=f"--health-port is {taken}, but nothing can listen on 127.0.0.1:{taken}"):
+        await server.start("127.0.0.1", 0)
 
 
 def _replace(files: TlsFiles, source: TlsFiles) -> None:
