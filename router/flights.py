@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from paceline.stats import SpeculationStats
 from paceline.types import SpeculationDecision
 from router.live_request import Flight, LiveRequest
 
@@ -39,15 +40,17 @@ class Flights:
         number = self._next_number
         self._next_number += 1
         live.flight = Flight(link, number, decision)
+        live.attempt_begins()
         self._lives[number] = live
         return number
 
-    def remove(self, live: LiveRequest) -> int:
-        """Returns the number that it had."""
+    def remove(self, live: LiveRequest, *, stats: SpeculationStats | None = None) -> int:
+        """Returns the number that it had. stats: what its target counted; None: it did not say."""
         assert live.flight is not None
         number = live.flight.number
         del self._lives[number]
         live.flight = None
+        live.attempt_ends(stats)
         if not self._lives:
             self._on_empty()
         return number

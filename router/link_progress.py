@@ -60,11 +60,12 @@ class LinkProgress:
 
     def _take_rounds(self, rounds: target_pb2.SpeculativeRounds) -> None:
         find = self._flights.get
-        reports = [
-            RoundReport(live, shape, accepted, late)
-            for number, shape, accepted, late in split_rounds(rounds)
-            if (live := find(number)) is not None
-        ]
+        reports = []
+        for number, shape, num_nodes, accepted in split_rounds(rounds):
+            live = find(number)
+            if live is not None:
+                live.rounds.add(num_nodes, accepted)
+                reports.append(RoundReport(live, shape, accepted, num_nodes == 1))
         self._listener.on_rounds(self._link, reports)
 
     def _take_finish(self, finish: target_pb2.Finish) -> None:
@@ -72,8 +73,6 @@ class LinkProgress:
         if live is None:
             return
         outcome = end_of(decode_finish_reason(finish.reason), finish.status_code, finish.status_message)
-        self._flights.remove(live)
-        if finish.HasField("stats"):
-            live.stats += decode_stats(finish.stats)
+        self._flights.remove(live, stats=decode_stats(finish.stats) if finish.HasField("stats") else None)
         live.end(outcome)
         self._listener.on_end(live)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from paceline.errors import CapacityError, PacelineError
 from paceline.stats import SpeculationStats
 from paceline.types import FinishReason, SpeculationDecision
+from router.attempt_rounds import AttemptRounds
 from router.placement import Demand
 from router.queue import Claim
 from router.request import ClientRequest
@@ -53,6 +54,7 @@ class LiveRequest:
     """
 
     __slots__ = (
+        "_begun_len",
         "_buffer_tokens",
         "_held",
         "_pacer",
@@ -72,6 +74,7 @@ class LiveRequest:
         "queue_timer",
         "queued_at",
         "request",
+        "rounds",
         "started_at",
         "stats",
         "stop_ids",
@@ -87,7 +90,8 @@ class LiveRequest:
         self.emitted: list[int] = []
         self.taken = 0
         self.outcome: FinishReason | PacelineError | None = None
-        self.stats = _NO_STATS
+        self.stats = _NO_STATS  # of the attempts that are over
+        self.rounds = AttemptRounds()  # of the one under way
         self.stop_ids = frozenset(request.sampling.stop_token_ids)  # the target's end tokens join at placement
         self.attempt = 0
         self.barren_attempts = 0  # attempts since the last new token
@@ -106,6 +110,7 @@ class LiveRequest:
         self.taken_at = arrival.at  # the last time
         self.trace = arrival.trace
         self.untaken_steps = 0  # that gave the tokens not taken yet
+        self._begun_len = 0  # tokens before the attempt under way
         self._held = False  # they wait for more
         self._pacer = pacer
         self._buffer_tokens = buffer_tokens
@@ -116,6 +121,15 @@ class LiveRequest:
         """What it asks of a target."""
         request = self.request
         return Demand(len(request.prompt_ids), request.sampling.max_tokens, self.model_fingerprint, self.avoid)
+
+    def attempt_begins(self) -> None:
+        """It goes to a target."""
+        self.rounds = AttemptRounds()
+        self._begun_len = len(self.emitted)
+
+    def attempt_ends(self, stats: SpeculationStats | None) -> None:
+        """It has left its target. stats: what that counted; None: what it told until then counts."""
+        self.stats += self.rounds.stats(len(self.emitted) - self._begun_len) if stats is None else stats
 
     def accept(self, offset: int, tokens: Sequence[int]) -> int:
         """Takes a delta whose first token has this index in the output; returns how many of its tokens were new.

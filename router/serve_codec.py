@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from paceline.codec import decode_tree_shape, fill_decision, fill_sampling_params
 from paceline.errors import WireError
+from paceline.tree import MAX_NODES
 from paceline.types import SpeculationDecision, TreeShape
 from paceline.v1 import common_pb2, draft_pb2, target_pb2
 from router.live_request import LiveRequest
@@ -87,17 +88,21 @@ def split_deltas(deltas: target_pb2.TokenDeltas) -> Iterator[tuple[int, int, lis
         start = stop
 
 
-def split_rounds(rounds: target_pb2.SpeculativeRounds) -> Iterator[tuple[int, TreeShape, int, bool]]:
-    """Each round's request, shape, accepted drafts, and whether its tree was late.
+def split_rounds(rounds: target_pb2.SpeculativeRounds) -> Iterator[tuple[int, TreeShape, int, int]]:
+    """Each round's request, shape, nodes (1: its tree was late) and accepted drafts.
 
-    Raises WireError where the columns disagree or name a shape that is not there.
+    Raises WireError where the columns disagree, or hold what no round can have.
     """
     shapes = [decode_tree_shape(shape) for shape in rounds.shapes]
     columns = rounds.request, rounds.shape, rounds.num_nodes, rounds.accept_length
     if len({len(column) for column in columns}) > 1 or max(rounds.shape, default=-1) >= len(shapes):
         raise WireError("the columns of the target's speculative rounds disagree in length, or name no shape")
+    if not 1 <= min(rounds.num_nodes, default=1) <= max(rounds.num_nodes, default=1) <= MAX_NODES:
+        raise WireError(f"the target's speculative rounds have a tree that is not of 1 to {MAX_NODES} nodes")
     for number, shape, num_nodes, accepted in zip(*columns, strict=True):
-        yield number, shapes[shape], accepted, num_nodes == 1
+        if accepted >= num_nodes:
+            raise WireError(f"the target's speculative rounds accept {accepted} drafts of a tree of {num_nodes} nodes")
+        yield number, shapes[shape], num_nodes, accepted
 
 
 def decode_info(message: common_pb2.ServiceInfo) -> PeerInfo:

@@ -204,8 +204,7 @@ class TargetLink:
 
     def _take_back(self, live: LiveRequest, returned: target_pb2.Return, *, granted: bool) -> None:
         """Until the target says otherwise, it takes no more where it drains or has not granted anew."""
-        self._flights.remove(live)
-        live.stats += decode_stats(returned.stats)
+        self._flights.remove(live, stats=decode_stats(returned.stats) if returned.HasField("stats") else None)
         if returned.reason == target_pb2.RETURN_REASON_DRAINING:
             self.load = dataclasses.replace(self.load, draining=True)
         elif returned.reason == target_pb2.RETURN_REASON_NO_CREDIT and not granted:

@@ -19,11 +19,11 @@ def tokens_of(messages) -> list[int]:
     return tokens
 
 
-async def begun(rig, first, second):
+async def begun(rig, first, second, *, max_tokens=6):
     """A request with three tokens out, its call, its submission, and the streams: its own first."""
     streams = {"a": await first.next_stream(), "b": await second.next_stream()}
     await rig.info_when(lambda info: all(state.ready for state in info.targets))
-    call = rig.generate([5, 6, 7], max_tokens=6, temperature=0.5)
+    call = rig.generate([5, 6, 7], max_tokens=max_tokens, temperature=0.5)
     info = await rig.info_when(lambda info: any(state.running_requests for state in info.targets))
     own = "a" if info.targets[0].running_requests else "b"
     stream = streams.pop(own)
@@ -98,6 +98,54 @@ async def test_a_returned_request_goes_to_another_target(make_target, make_rig, 
     other.finish(after.request, stats=more)
     last = (await collect(call))[-1]
     assert last.stats == common_pb2.SpeculationStats(rounds=5, speculative_rounds=3, accepted_by_depth=[2, 1])
+
+
+ROUNDS = {"num_nodes": [4, 4, 1], "accept_length": [2, 0, 0]}  # 5 tokens; the last tree was late
+
+
+def rounds_of(request: int, num_nodes: list[int], accept_length: list[int]) -> target_pb2.SpeculativeRounds:
+    num = len(num_nodes)
+    shapes = [common_pb2.TreeShape(num_steps=3, eagle_topk=1, num_draft_tokens=4)]
+    return target_pb2.SpeculativeRounds(
+        shapes=shapes, request=[request] * num, shape=[0] * num, num_nodes=num_nodes, accept_length=accept_length
+    )
+
+
+@pytest.mark.parametrize("end", ["dies", "leaves a gap"])
+async def test_the_rounds_of_a_target_that_never_told_its_counts_are_in_the_answers_statistics(
+    make_target, make_rig, collect, end: str
+) -> None:
+    first, second = await make_target(), await make_target()
+    rig = await make_rig([first, second])
+    call, before, stream, other, owner = await begun(rig, first, second, max_tokens=12)
+    stream.tokens(before.request, 3, [14, 15, 16, 17, 18, 19], rounds=rounds_of(before.request, **ROUNDS))
+    assert len((await call.read()).token_ids) == 6  # with three before: the prompt's, and eight of six rounds
+    if end == "dies":
+        await owner.die()
+    else:
+        stream.tokens(before.request, 99, [1])
+    after = await other.next_submission()
+    other.tokens(after.request, 9, [20, 21, 22])
+    stats = {"speculative_rounds": 1, "rounds": 2, "accepted_drafts": 1, "proposed_drafts": 3, "late_rounds": 0}
+    counted = common_pb2.SpeculationStats(**stats, accepted_by_depth=[1])
+    other.finish(after.request, stats=counted)
+    assert (await collect(call))[-1].stats == common_pb2.SpeculationStats(
+        speculative_rounds=3, rounds=8, accepted_drafts=3, proposed_drafts=9, late_rounds=1, accepted_by_depth=[2, 1]
+    )
+
+
+@pytest.mark.parametrize(("num_nodes", "accepted"), [(0, 0), (65, 0), (4, 4)])
+async def test_rounds_that_cannot_be_end_the_stream_and_the_request_goes_on_elsewhere(
+    make_target, make_rig, collect, num_nodes: int, accepted: int
+) -> None:
+    first, second = await make_target(), await make_target()
+    rig = await make_rig([first, second])
+    call, before, stream, other, _ = await begun(rig, first, second)
+    stream.send(rounds=rounds_of(before.request, [num_nodes], [accepted]))
+    after = await other.next_submission()
+    other.tokens(after.request, 3, [14, 15, 16])
+    other.finish(after.request)
+    assert [token for message in await collect(call) for token in message.token_ids] == [14, 15, 16]
 
 
 async def test_a_draining_target_gets_nothing_more(make_target, make_rig, collect) -> None:
