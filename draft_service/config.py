@@ -80,6 +80,8 @@ class DraftConfig(ServiceFlags):
         require(0 <= self.round_port < 65536, "round_port", self.round_port, "0 to 65535")
         require(0 <= self.metrics_port < 65536, "metrics_port", self.metrics_port, "0 to 65535")
         require_apart(self.listeners)
+        head = self.speculative_draft_model_path
+        require(bool(head), "speculative_draft_model_path", "empty", "the folder of an EAGLE-3 head")
         require(self.drain_timeout_s >= 0, "drain_timeout_s", self.drain_timeout_s, "0 or more")
         for name in ("num_threads", "page_size", "max_running_requests", "max_round_rows"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")

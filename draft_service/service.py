@@ -36,6 +36,7 @@ from engine.config import load_model_config
 from engine.device import choose_device
 from engine.device_drafter import DeviceDrafter
 from engine.head_model import HeadModel
+from engine.head_weights import check_head
 from engine.memory import refusing_exhaustion
 from engine.pages import PageAllocator
 from engine.wire import dtype_named
@@ -68,6 +69,7 @@ class LoadedDraft:
         """Takes seconds; to be called before the event loop runs. Raises ModelLoadError or ConfigError."""
         model_path, head_path = Path(config.model_path), Path(config.speculative_draft_model_path)
         target = load_model_config(model_path)
+        check_head(head_path, target)
         context_length = target.context_length(config.context_length)
         device, ops = choose_device(
             config.device, config.kernel_backend, dtype=config.dtype, num_threads=config.num_threads

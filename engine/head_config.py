@@ -64,11 +64,6 @@ class HeadConfig:
 
 def load_head_config(path: Path) -> HeadConfig:
     """path: a folder with config.json and *.safetensors. Raises ModelLoadError."""
-    if not (path / "config.json").is_file():
-        raise ModelLoadError(
-            f"no EAGLE-3 head at {path}: "
-            "--speculative-draft-model-path names a folder with config.json and *.safetensors"
-        )
     top = read_fields(path / "config.json")
     layer = top.child("transformer_layer_config")
     nested = layer.has("hidden_size")
@@ -106,7 +101,7 @@ def _refuse_other_heads(fields: Fields) -> None:
     """Refuses, by name, kinds of heads that are not EAGLE-3's single layer over three aux inputs."""
     layers = fields.whole("num_hidden_layers", 1)
     if layers != 1:
-        wanted = "1, as of every EAGLE-3 head: this is another model; name a head by --speculative-draft-model-path"
+        wanted = "1, as of every EAGLE-3 head: this is another model"
         raise fields.error("num_hidden_layers", layers, wanted)
     fields.require("use_aux_hidden_state", True)
     fields.require("use_input_layernorm_in_first_layer", True)

@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.head_config import NUM_AUX, HeadConfig
+from engine.head_config import NUM_AUX, HeadConfig, load_head_config
+from engine.model_config import ModelConfig
 from engine.weights import WeightSource, open_weights
 from paceline.errors import ModelLoadError
 
@@ -54,6 +55,19 @@ class HeadSource:
 
     def close(self) -> None:
         self._files.close()
+
+
+def check_head(path: Path, target: ModelConfig) -> None:
+    """What can be known before anything is loaded. Raises ModelLoadError that names the services' flag."""
+    try:
+        config = load_head_config(path)
+        config.check_target(target, str(path))
+        open_head_weights(path, config).close()
+    except ModelLoadError as error:
+        raise ModelLoadError(
+            f"--speculative-draft-model-path is {path}; it must be a folder with the config.json and *.safetensors of "
+            f"an EAGLE-3 head: {error}"
+        ) from error
 
 
 def open_head_weights(path: Path, config: HeadConfig, *, device: torch.device | None = None) -> HeadSource:

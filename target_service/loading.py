@@ -9,7 +9,7 @@ import numpy as np
 
 from engine.config import load_model_config
 from engine.device import choose_ops, rank_devices
-from engine.head_config import load_head_config
+from engine.head_weights import check_head
 from engine.memory import Room, find_room, refusing_exhaustion
 from engine.pool import TargetCache
 from engine.target_model import TargetModel
@@ -39,7 +39,7 @@ def check_model(config: TargetConfig) -> None:
     devices = rank_devices(config.device, base_gpu_id=config.base_gpu_id, tp_size=config.ranks_per_host)
     choose_ops(devices[0], config.kernel_backend, dtype=config.dtype)
     if config.speculative_draft_model_path:
-        load_head_config(Path(config.speculative_draft_model_path))
+        check_head(Path(config.speculative_draft_model_path), model)
 
 
 def load_rank(config: TargetConfig, rank: int, init_method: str) -> LoadedRank:

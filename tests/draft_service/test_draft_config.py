@@ -28,3 +28,8 @@ def test_ports_that_differ_or_are_left_to_the_system_are_taken() -> None:
     assert (config.port, config.round_port, config.metrics_port, config.health_port) == (0, 0, 7400, 7401)
     with pytest.raises(ConfigError, match="--port and --round-port are both 7300"):
         parsed("--round-port=7300")
+
+
+def test_a_draft_without_a_head_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--speculative-draft-model-path is empty; it must be the folder of"):
+        parsed("--speculative-draft-model-path=")

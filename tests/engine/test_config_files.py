@@ -166,8 +166,3 @@ def test_a_head_that_would_compute_otherwise_is_refused(
 ) -> None:
     with pytest.raises(ModelLoadError, match=message):
         load_head_config(_head(tmp_path, **changes))
-
-
-def test_a_missing_head_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"no EAGLE-3 head at .*absent: --speculative-draft-model-path names"):
-        load_head_config(tmp_path / "absent")

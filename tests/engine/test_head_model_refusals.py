@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from engine.config import load_model_config
 from engine.head_model import HeadModel
+from engine.head_weights import check_head
 from kernels.reference.ops import ReferenceOps
 from paceline.errors import ModelLoadError
+from tests.support.waiting import WAIT_S
 
 
 def _load(head: Path, target: Path) -> HeadModel:
@@ -78,3 +83,38 @@ def test_a_truncated_head_is_refused_by_both(head_target: Path, make_head: Calla
     for load in (lambda: _load(head.path, head_target), lambda: load_target(head_target, head.path)):
         with pytest.raises(ModelLoadError, match=r"head.model\.safetensors \(\d+ bytes\) is truncated"):
             load()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("config.json", None, r"cannot read .*config\.json: No such file"),
+        ("config.json", b"{", r"config\.json is not JSON"),
+        ("model.safetensors", None, r"holds neither \*\.safetensors nor"),
+        ("model.safetensors", b"xx", r"model\.safetensors \(2 bytes\) is truncated"),
+    ],
+)
+def test_a_head_that_cannot_be_read_is_named_with_its_flag(
+    file: str, content: bytes | None, message: str, head_target: Path, make_head: Callable
+) -> None:
+    head, target = make_head().path, load_model_config(head_target)
+    check_head(head, target)
+    (head / file).unlink()
+    if content is not None:
+        (head / file).write_bytes(content)
+    expected = rf"^--speculative-draft-model-path is {head}; it must be a folder with the config\.json .*: .*{message}"
+    with pytest.raises(ModelLoadError, match=expected):
+        check_head(head, target)
+
+
+@pytest.mark.parametrize("module", ["draft_service", "target_service"])
+def test_a_service_looks_at_its_head_before_it_loads_the_model(module: str, head_target: Path) -> None:
+    """The model's weights are damaged, too: that would be said first by a service that loads them first."""
+    next(head_target.glob("*.safetensors")).write_bytes(b"xx")
+    flags = ["--port=0", f"--model-path={head_target}", "--speculative-draft-model-path=/no/such/head"]
+    done = subprocess.run(
+        [sys.executable, "-m", module, *flags], capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 3
+    said = done.stderr.strip().rpartition("\n")[2]
+    assert said.startswith(f"{module}: --speculative-draft-model-path is /no/such/head; it must be a folder")
