@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bench.timed_run import LEAST_TOKENS
+from paceline.step_table import Floats
 from paceline.types import TreeShape
 
 
@@ -40,13 +41,11 @@ class SimRequest:
     def is_decoding(self) -> bool:
         return self.emitted > 0
 
-    def accept(self, odds: float) -> int:
-        """Accepted drafts of one round: each level of the shape with the same odds."""
-        assert self.shape is not None
-        depth = min(self.shape.num_steps, self.shape.num_draft_tokens - 1)
+    def accept(self, odds: Floats) -> int:
+        """Accepted drafts of one round. odds: [levels] of its shape, on average."""
         chance = 1.0 / (1.0 + np.exp(-(odds + self.skill)))
-        failures = np.nonzero(self.rng.random(depth) >= chance)[0]
-        return int(failures[0]) if len(failures) else depth
+        failures = np.nonzero(self.rng.random(len(odds)) >= chance)[0]
+        return int(failures[0]) if len(failures) else len(odds)
 
 
 @dataclass(slots=True)

@@ -61,9 +61,8 @@ def skills_of(sweep: dict[str, Any], world: World) -> list[float]:
             continue
         shape = fixed_shape(policy)
         assert shape is not None
-        chance = 1.0 / (1.0 + np.exp(-(world.odds(shape) + _SKILLS)))
-        depth = min(shape.num_steps, shape.num_draft_tokens - 1)
-        expected = np.cumprod(np.tile(chance, (depth, 1)), axis=0).sum(axis=0)  # drafts a round
+        chance = 1.0 / (1.0 + np.exp(-(world.odds(shape)[:, None] + _SKILLS)))
+        expected = np.cumprod(chance, axis=0).sum(axis=0)  # drafts a round
         rounds, accepted = np.hsplit(np.array(drafts, float), 2)
         log_likelihood -= 0.5 * (accepted - rounds * expected) ** 2 / np.maximum(rounds * _ROUND_VARIANCE, 1.0)
     return [float(skill) for skill in _SKILLS[log_likelihood.argmax(axis=1)]]

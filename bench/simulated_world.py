@@ -14,11 +14,12 @@ import numpy as np
 
 from bench.simulated_requests import RandomRequests, Requests
 from paceline.errors import ConfigError
-from paceline.step_table import StepTable
+from paceline.step_table import Floats, StepTable
 from paceline.types import TreeShape
 from router.acceptance_prior import prior_log_odds
 from router.cost_tables import ProposeTable, covers
 
+_MOST_SHIFT = 8.0  # of log-odds
 _OPTIONAL = (
     "skill_std",
     "context_ms",
@@ -81,7 +82,7 @@ class World:
     warm_steps: StepTable | None = None  # as a target measured them when it warmed up; None: as they are
     max_rows: int = MOST_ROWS  # of a step; trees are cut to fit
     requests: Requests = field(default_factory=RandomRequests)
-    _odds: dict[TreeShape, float] = field(default_factory=dict, compare=False, repr=False)  # as far as asked for
+    _odds: dict[TreeShape, Floats] = field(default_factory=dict, compare=False, repr=False)  # as far as asked for
 
     def device_ms(self, rows: int, *, requests: int = 1, prompt_tokens: int = 0, context_tokens: int = 0) -> float:
         """Of a step, without the host's part. Prompt tokens are rows, too."""
@@ -115,27 +116,28 @@ class World:
         """From a batch of asks to its trees."""
         return 2 * self.way_ms(sum(counts.values())) + self.draft_ms(counts)
 
-    def odds(self, shape: TreeShape) -> float:
-        """Log-odds that one more level is accepted, the same at each, which give the shape's accepted length.
+    def odds(self, shape: TreeShape) -> Floats:
+        """[levels]: log-odds that one more level is accepted, which give the shape's accepted length. Levels differ as
+        those of its form's prior do.
 
-        A shape that was not measured: as far from those of its form's prior as the nearest measured one, a chain where
-        it is one.
+        A shape that was not measured: as far from its form's prior as the nearest measured one is, a chain where it is
+        one.
         """
         if shape not in self._odds:
-            self._odds[shape] = self._odds_of(shape)
+            self._odds[shape] = _prior(shape) + self._shift_of(shape)
         return self._odds[shape]
 
-    def _odds_of(self, shape: TreeShape) -> float:
+    def _shift_of(self, shape: TreeShape) -> float:
+        """From its form's prior."""
         if shape not in self.accepted:
             near = min(self.accepted, key=lambda known: (_is_chain(known) != _is_chain(shape), _distance(known, shape)))
-            return self.odds(near) + _prior(shape) - _prior(near)
-        depth = _depth(shape)
-        drafts = self.accepted[shape] - 1.0
-        low, high = 0.0, 1.0
+            return self._shift_of(near)
+        prior, drafts = _prior(shape), self.accepted[shape] - 1.0
+        low, high = -_MOST_SHIFT, _MOST_SHIFT
         for _ in range(50):
-            chance = (low + high) / 2
-            low, high = (chance, high) if np.cumprod([chance] * depth).sum() < drafts else (low, chance)
-        return float(np.log(low / (1.0 - low)))
+            shift = (low + high) / 2
+            low, high = (shift, high) if _drafts(prior + shift) < drafts else (low, shift)
+        return low
 
 
 def load_world(path: Path) -> World:
@@ -181,9 +183,13 @@ def parse_proposals(entries: Sequence[dict[str, Any]]) -> ProposeTable:
     return ProposeTable(times)
 
 
-def _prior(shape: TreeShape) -> float:
-    """Log-odds a level."""
-    return float(prior_log_odds(shape, _depth(shape)).mean())
+def _prior(shape: TreeShape) -> Floats:
+    return prior_log_odds(shape, _depth(shape))
+
+
+def _drafts(odds: Floats) -> float:
+    """Accepted in a round, on average."""
+    return float(np.cumprod(1.0 / (1.0 + np.exp(-odds))).sum())
 
 
 def _is_chain(shape: TreeShape) -> bool:

@@ -41,15 +41,23 @@ def true_length(chance: float, depth: int) -> float:
 
 def test_the_prior_gives_the_lengths_of_the_default_pair() -> None:
     measured = {
-        TreeShape(2, 3, 5): 2.25,
-        TreeShape(5, 1, 6): 2.50,
-        TreeShape(5, 4, 8): 2.95,
-        TreeShape(5, 4, 16): 3.25,
-        TreeShape(7, 8, 32): 3.70,
+        TreeShape(1, 1, 2): 1.66,
+        TreeShape(2, 1, 3): 2.04,
+        TreeShape(3, 1, 4): 2.29,
+        TreeShape(5, 1, 6): 2.53,
+        TreeShape(2, 3, 4): 2.20,
+        TreeShape(2, 3, 5): 2.29,
+        TreeShape(5, 4, 4): 2.36,
+        TreeShape(5, 4, 6): 2.73,
+        TreeShape(5, 4, 8): 2.91,
+        TreeShape(5, 4, 12): 3.12,
+        TreeShape(5, 4, 16): 3.26,
+        TreeShape(7, 8, 12): 3.18,
+        TreeShape(7, 8, 32): 3.73,
     }
     menu = ShapeMenu(tuple(measured))
     lengths = AcceptanceModel(menu).lengths(np.zeros(1))[0]
-    assert [lengths[menu.index[shape]] for shape in measured] == pytest.approx(list(measured.values()), abs=0.05)
+    assert [lengths[menu.index[shape]] for shape in measured] == pytest.approx(list(measured.values()), rel=0.02)
 
 
 def test_more_nodes_of_a_growth_never_promise_less() -> None:
