@@ -16,7 +16,7 @@ from paceline.v1 import common_pb2, router_pb2
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat. role is "system", "user", "assistant", or what the model's template knows."""
+    """One turn of a chat. role is "system", "user", "assistant", "tool", or another that the model's template names."""
 
     role: str
     content: str

@@ -16,6 +16,7 @@ from router.text.tokenizer import TextTokenizer
 _MAX_REQUEST_ID_LEN = 256
 # Text up to here is tokenised in about a millisecond on the event loop's own thread; longer text on another one.
 _INLINE_TEXT_LEN = 2_000
+_SHOWN_ROLE_LEN = 32  # of one that is refused: a status holds some kilobytes
 _NO_OVERRIDE = Override()
 _NO_TERMS = Terms()
 
@@ -80,8 +81,9 @@ class RequestParser:
         if not chat.messages:
             raise InvalidInputError("chat has no messages; send at least one")
         for index, entry in enumerate(chat.messages):
-            if not entry.role:
-                raise InvalidInputError(f"chat message {index} has no role; set it to user, assistant or system")
+            if entry.role not in self._template.roles:
+                has = f"has the role {entry.role[:_SHOWN_ROLE_LEN]!r}" if entry.role else "has no role"
+                raise InvalidInputError(f"chat message {index} {has}; set it to one of {', '.join(self._template.roles)}")
         return self._template.render([{"role": entry.role, "content": entry.content} for entry in chat.messages])
 
     async def _encode(self, text: str, limits: Limits, *, add_special_tokens: bool) -> list[int]:

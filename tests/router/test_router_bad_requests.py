@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import grpc
+import pytest
 
 from paceline.defaults import DEFAULT_MODEL_PATH
 from paceline.v1 import common_pb2, router_pb2
@@ -14,11 +15,19 @@ from paceline.v1 import common_pb2, router_pb2
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
 CHAT = router_pb2.ChatMessages
+MESSAGE = router_pb2.ChatMessage
 BAD_FIELDS = [
     ({"ids": []}, INVALID, "the prompt is empty"),
     ({"text": ""}, INVALID, "the prompt is empty"),
     ({"chat": CHAT()}, INVALID, "chat has no messages"),
-    ({"chat": CHAT(messages=[router_pb2.ChatMessage(content="hi")])}, INVALID, "chat message 0 has no role"),
+    ({"chat": CHAT(messages=[MESSAGE(content="hi")])}, INVALID, "chat message 0 has no role"),
+    (
+        {"chat": CHAT(messages=[MESSAGE(role="user", content="hi"), MESSAGE(role="robot", content="hi")])},
+        INVALID,
+        "chat message 1 has the role 'robot'; set it to one of system, user, assistant, tool",
+    ),
+    ({"chat": CHAT(messages=[MESSAGE(role="User", content="hi")])}, INVALID, "has the role 'User'; set it to"),
+    ({"chat": CHAT(messages=[MESSAGE(role="r" * 10_000, content="hi")])}, INVALID, f"the role '{'r' * 32}'; set it"),
     ({"ids": [5, 49152]}, INVALID, "token id 49152 is outside the vocabulary of 49152"),
     ({"ids": [5] * 64}, INVALID, "the prompt has 64 tokens; a context of 64"),
     ({"text": "word " * 100}, INVALID, "tokens; a context of 64"),
@@ -110,10 +119,33 @@ async def test_a_request_larger_than_the_pool_is_refused(make_target, make_rig, 
 async def test_chat_without_a_template_says_what_to_do(make_target, make_rig, failure, tmp_path: Path) -> None:
     shutil.copy(Path(DEFAULT_MODEL_PATH) / "tokenizer.json", tmp_path)
     rig = await make_rig([await make_target()], model_path=str(tmp_path))
-    chat = CHAT(messages=[router_pb2.ChatMessage(role="user", content="hi")])
+    chat = CHAT(messages=[MESSAGE(role="user", content="hi")])
     code, message = await failure(rig.generate(chat=chat))
     assert code is grpc.StatusCode.FAILED_PRECONDITION
     assert "send text or token_ids" in message
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool"])
+async def test_the_roles_that_templates_know_are_rendered(make_target, make_rig, tokenizer, role: str) -> None:
+    target = await make_target()
+    rig = await make_rig([target])
+    stream = await target.next_stream()
+    call = rig.generate(chat=CHAT(messages=[MESSAGE(role=role, content="hi")]))
+    text = tokenizer.decode(list((await stream.next_submission()).prompt_ids), skip_special_tokens=False)
+    call.cancel()
+    assert text.endswith(f"<|im_start|>{role}\nhi<|im_end|>\n<|im_start|>assistant\n")
+
+
+async def test_a_role_that_the_models_template_names_is_taken(make_target, make_rig, tmp_path: Path) -> None:
+    shutil.copy(Path(DEFAULT_MODEL_PATH) / "tokenizer.json", tmp_path)
+    source = "{% for m in messages %}{% if m.role in ['user', 'ipython'] %}{{ m.content }}{% endif %}{% endfor %}"
+    (tmp_path / "chat_template.jinja").write_text(source)
+    target = await make_target()
+    rig = await make_rig([target], model_path=str(tmp_path))
+    stream = await target.next_stream()
+    call = rig.generate(chat=CHAT(messages=[MESSAGE(role="ipython", content="hi")]))
+    assert list((await stream.next_submission()).prompt_ids)
+    call.cancel()
 
 
 async def test_a_targets_error_reaches_the_client_with_its_status(make_target, make_rig, failure) -> None:
@@ -135,7 +167,7 @@ async def test_chat_is_rendered_and_text_is_taken_as_it_stands(make_target, make
     target = await make_target()
     rig = await make_rig([target])
     stream = await target.next_stream()
-    call = rig.generate(chat=CHAT(messages=[router_pb2.ChatMessage(role="user", content="hi")]))
+    call = rig.generate(chat=CHAT(messages=[MESSAGE(role="user", content="hi")]))
     ids = list((await stream.next_submission()).prompt_ids)
     call.cancel()
     text = tokenizer.decode(ids, skip_special_tokens=False)
