@@ -83,7 +83,9 @@ class RequestParser:
         for index, entry in enumerate(chat.messages):
             if entry.role not in self._template.roles:
                 has = f"has the role {entry.role[:_SHOWN_ROLE_LEN]!r}" if entry.role else "has no role"
-                raise InvalidInputError(f"chat message {index} {has}; set it to one of {', '.join(self._template.roles)}")
+                raise InvalidInputError(
+                    f"chat message {index} {has}; set it to one of {', '.join(self._template.roles)}"
+                )
         return self._template.render([{"role": entry.role, "content": entry.content} for entry in chat.messages])
 
     async def _encode(self, text: str, limits: Limits, *, add_special_tokens: bool) -> list[int]:
