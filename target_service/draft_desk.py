@@ -1,4 +1,4 @@
-"""DraftDesk: which request has a session with which draft, and what the drafts answered."""
+"""DraftDesk: which request has a session with which draft."""
 
 from __future__ import annotations
 
@@ -6,25 +6,14 @@ import logging
 from collections.abc import Collection
 
 from target_service.draft_orders import DraftOrders, OpenOrder, OrderTray
-from target_service.draft_session import DraftSession, TreeVerdict
+from target_service.draft_session import DraftSession
 from target_service.draft_state import DraftState
-from target_service.events import (
-    LinkDown,
-    LinkEpoch,
-    LinkGone,
-    LinkUp,
-    RowsSynced,
-    SessionAnswer,
-    SessionCode,
-    SessionsAnswered,
-    TreesArrived,
-)
+from target_service.events import LinkDown, LinkEpoch, LinkGone, LinkUp, SessionCode
 from target_service.load import DraftLoad
 from target_service.metrics import TargetMetrics
 from target_service.request import RequestKey
 from target_service.sequence import Sequence
 
-_NOWHERE = -1  # a length at which no tree is of use
 REOPEN_DELAY_S = 1.0  # before a draft that refused or lost a session is asked for another
 
 _log = logging.getLogger(__name__)
@@ -48,7 +37,6 @@ class DraftDesk:
         self._has_features = has_features
         self._last_session = 0
         self._look_at_s = 0.0  # for hung drafts
-        self._verdicts: list[TreeVerdict] = []  # not counted yet
 
     @property
     def has_orders(self) -> bool:
@@ -140,65 +128,20 @@ class DraftDesk:
         state = self.drafts.pop(event.at.draft, None)
         assert state is None or not state.sessions, "a link without a connection has sessions"
 
-    def on_trees(self, event: TreesArrived, now_s: float) -> None:
-        """Trees that do not fit what was asked are dropped and counted."""
-        state = self._living(event.at)
-        if state is None:
-            return
-        state.heard_at_s = now_s
-        verdicts = self._verdicts
-        used: list[bool] = []  # of the trees of requests that are still here
-        for number, arrived in zip(event.sessions, event.trees, strict=True):
-            seq = state.sessions.get(number)
-            if seq is None or seq.draft is None:
-                verdicts.append(TreeVerdict.LATE)
-                continue
-            committed_len = seq.committed_len
-            root_token = seq.table.tokens.item(seq.row, committed_len)
-            if seq.is_running:  # without this tree
-                committed_len = _NOWHERE
-            verdict = seq.draft.on_tree(arrived, committed_len=committed_len, root_token=root_token)
-            verdicts.append(verdict)
-            used.append(verdict is TreeVerdict.USED)
-            if verdict is TreeVerdict.USED:
-                seq.draft.answered_at_s = now_s
-            elif verdict is TreeVerdict.LATE and arrived.round == seq.draft.round:
-                self._metrics.late_tree(max(0.0, now_s - seq.draft.deadline_s))
-        if used:
-            state.patience.note(in_time=sum(used) / len(used))
+    def living(self, at: LinkEpoch) -> DraftState | None:
+        """The draft's state, unless the connection that the event came by is over."""
+        state = self.drafts.get(at.draft)
+        return state if state is not None and state.connected and state.epoch == at.epoch else None
 
-    def count_trees(self) -> None:
-        """Those that came since the last call. When nobody waits: a metric takes as long as the tree did."""
-        if self._verdicts:
-            self._metrics.trees(self._verdicts)
-            self._verdicts.clear()
-
-    def on_answers(self, event: SessionsAnswered, now_s: float) -> None:
-        state = self._living(event.at)
-        if state is None:
-            return
-        state.heard_at_s = now_s
-        for answer in event.answers:
-            seq = state.sessions.get(answer.session)
-            if seq is not None and seq.draft is not None:
-                self._on_answer(state, seq, answer, now_s)
-
-    def on_synced(self, event: RowsSynced, now_s: float) -> None:
-        state = self._living(event.at)
-        if state is None:
-            return
-        state.heard_at_s = now_s
-        state.sync_inflight -= 1
-        seq = state.sessions.get(event.session)
-        if seq is None or seq.draft is None:
-            return
-        seq.draft.sync_since_s = now_s
-        if event.code is SessionCode.OK:
-            seq.draft.on_synced(event.held_len, ok=True)
-        elif event.code is SessionCode.LENGTH_DIFFERS and event.held_len <= seq.committed_len:
-            seq.draft.on_synced(event.held_len, ok=False)
+    def give_up(self, state: DraftState, seq: Sequence, code: SessionCode, now_s: float) -> None:
+        """The draft has no session, or one with rows that it was never sent: the request gets another one later."""
+        if code is SessionCode.LENGTH_DIFFERS:
+            self._detach(seq)
         else:
-            self._give_up(state, seq, event.code, now_s)
+            self._forget(seq)
+        state.draining |= code is SessionCode.DRAINING
+        state.open_after_s = now_s + REOPEN_DELAY_S
+        self._metrics.session_refused(code)
 
     def check_hung(self, now_s: float) -> None:
         """Gives up a connection on which nothing came for the timeout while an answer was due.
@@ -221,31 +164,6 @@ class DraftDesk:
             else:
                 for seq in state.overdue(now_s - 2 * self._timeout_s):
                     self._detach(seq)
-
-    def _on_answer(self, state: DraftState, seq: Sequence, answer: SessionAnswer, now_s: float) -> None:
-        session = seq.draft
-        assert session is not None
-        if answer.code is SessionCode.OK:
-            session.on_extended(answer.round, answer.held_len)
-        elif answer.code is SessionCode.LENGTH_DIFFERS and answer.held_len <= seq.committed_len:
-            session.on_length_differs(answer.round, answer.held_len)
-        else:
-            self._give_up(state, seq, answer.code, now_s)
-
-    def _give_up(self, state: DraftState, seq: Sequence, code: SessionCode, now_s: float) -> None:
-        """The draft has no session, or one with rows that it was never sent: the request gets another one later."""
-        if code is SessionCode.LENGTH_DIFFERS:
-            self._detach(seq)
-        else:
-            self._forget(seq)
-        state.draining |= code is SessionCode.DRAINING
-        state.open_after_s = now_s + REOPEN_DELAY_S
-        self._metrics.session_refused(code)
-
-    def _living(self, at: LinkEpoch) -> DraftState | None:
-        """The draft's state, unless the connection that the event came by is over."""
-        state = self.drafts.get(at.draft)
-        return state if state is not None and state.connected and state.epoch == at.epoch else None
 
     def _drop_sessions(self, state: DraftState) -> None:
         state.num_dropped += len(state.sessions)

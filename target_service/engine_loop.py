@@ -54,7 +54,7 @@ class EngineLoop:
     ) -> None:
         self._parts = parts
         self._clock = clock
-        self._inbox = Inbox(mailbox, parts.requests, parts.drafts, clock=clock)
+        self._inbox = Inbox(mailbox, parts, clock=clock)
         self._flights = Flights(parts.runner, parts.requests.table, clock=clock)
         self._rehearsals = rehearsals
         self._calls = DraftCalls(parts, outlets.send_orders)
@@ -179,7 +179,7 @@ class EngineLoop:
     def _rest(self, now_s: float) -> float:
         """No step is due, or under way."""
         self._calls.hand_over_late()
-        self._parts.drafts.count_trees()
+        self._parts.answers.count_trees()
         if self._calls.has_sent and self._reporter.holds_step:
             self._calls.has_sent = self._is_idle = False
             return HEAD_START_S
@@ -212,7 +212,7 @@ class EngineLoop:
         committed = self._committer.account(decided)
         if not committed.ended:
             self._flights.expect_again(flight)
-        self._parts.drafts.count_trees()
+        self._parts.answers.count_trees()
         free_s = max(flight.began_s, self._over_s)
         self._over_s = flight.known_s if self._flights.count else committed_s
         done = DoneStep(

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable
 
 from paceline.mailbox import Mailbox
-from target_service.draft_desk import DraftDesk
 from target_service.emission import ReturnReason
 from target_service.events import (
     Cancelled,
@@ -27,7 +26,7 @@ from target_service.events import (
     Submitted,
     TreesArrived,
 )
-from target_service.request_desk import RequestDesk
+from target_service.loop_parts import LoopParts
 
 _MAY_END_REQUESTS = (Cancelled, StreamClosed, DrainEnded, Stopped)
 
@@ -36,13 +35,12 @@ class Inbox:
     """Engine thread only. While a step is under way, what may end a request of it waits, and with it all that came
     later: so what comes from outside ends requests between two steps alone."""
 
-    def __init__(
-        self, mailbox: Mailbox[Event], requests: RequestDesk, drafts: DraftDesk, *, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, mailbox: Mailbox[Event], parts: LoopParts, *, clock: Callable[[], float]) -> None:
         self.stopped = False
         self._mailbox = mailbox
-        self._requests = requests
-        self._drafts = drafts
+        self._requests = parts.requests
+        self._drafts = parts.drafts
+        self._answers = parts.answers
         self._clock = clock
         self._waiting: deque[Event] = deque()
 
@@ -67,18 +65,18 @@ class Inbox:
         return isinstance(event, _MAY_END_REQUESTS)
 
     def _apply(self, event: Event) -> None:
-        requests, drafts = self._requests, self._drafts
+        requests, drafts, answers = self._requests, self._drafts, self._answers
         now_s = self._clock()
         match event:
             case Submitted():
                 for request in event.requests:
                     requests.submit(request)
             case TreesArrived():
-                drafts.on_trees(event, now_s)
+                answers.on_trees(event, now_s)
             case SessionsAnswered():
-                drafts.on_answers(event, now_s)
+                answers.on_answers(event, now_s)
             case RowsSynced():
-                drafts.on_synced(event, now_s)
+                answers.on_synced(event, now_s)
             case Cancelled():
                 requests.cancel(event)
             case SpeculationUpdated():

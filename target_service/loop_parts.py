@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from target_service.deadline import StepTimes, TreeDeadline
+from target_service.draft_answers import DraftAnswers
 from target_service.draft_asker import DraftAsker
 from target_service.draft_desk import DraftDesk
 from target_service.draft_orders import DraftOrders
@@ -24,6 +25,7 @@ class LoopParts:
     runner: StepRunner
     requests: RequestDesk
     drafts: DraftDesk
+    answers: DraftAnswers
     asker: DraftAsker
     times: StepTimes
     halves: Halves

@@ -19,6 +19,7 @@ from paceline.rpc_bytes import LaneBytes
 from paceline.tree import MAX_NODES
 from paceline.types import Rung, SamplingParams, SpeculationDecision, TreeShape
 from target_service.deadline import StepTimes, TreeDeadline
+from target_service.draft_answers import DraftAnswers
 from target_service.draft_asker import DraftAsker
 from target_service.draft_codec import RoundReader, encode_trees
 from target_service.draft_desk import DraftDesk
@@ -131,6 +132,7 @@ def _make_parts(rank: LoadedRank) -> LoopParts:
         runner=runner,
         requests=RequestDesk(allocator, bounds, drafts=drafts, metrics=metrics),
         drafts=drafts,
+        answers=DraftAnswers(drafts, metrics),
         asker=DraftAsker(drafts, rows, context_length=_CONTEXT),
         times=times,
         halves=Halves(times, enabled=False),

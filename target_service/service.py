@@ -24,6 +24,7 @@ from paceline.tracing import Tracer
 from target_service.codec import Edge
 from target_service.config import TargetConfig
 from target_service.deadline import TreeDeadline
+from target_service.draft_answers import DraftAnswers
 from target_service.draft_asker import DraftAsker
 from target_service.draft_desk import DraftDesk
 from target_service.draft_link import LinkIdentity
@@ -107,6 +108,7 @@ def make_parts(
         runner=runner,
         requests=RequestDesk(allocator, bounds, drafts=drafts, metrics=metrics, tracer=tracer or Tracer()),
         drafts=drafts,
+        answers=DraftAnswers(drafts, metrics),
         asker=DraftAsker(drafts, rows, context_length=context_length),
         times=times,
         halves=Halves(times, enabled=overlaps_rounds(config, rank)),

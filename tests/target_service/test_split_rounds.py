@@ -162,7 +162,7 @@ def test_a_tree_that_comes_while_its_request_runs_without_is_late(loop, head_dra
     root = int(seq.tokens[seq.committed_len])
     tree = ArrivedTree(seq.draft.round, seq.committed_len, nodes_of(DraftTree.chain([root, 3, 4])))
     seq.is_running = True
-    loop.parts.drafts.on_trees(TreesArrived(head_draft.at, [seq.draft.session], [tree]), loop.clock.now_s)
+    loop.parts.answers.on_trees(TreesArrived(head_draft.at, [seq.draft.session], [tree]), loop.clock.now_s)
     assert seq.draft.tree is None
-    loop.parts.drafts.count_trees()
+    loop.parts.answers.count_trees()
     assert loop.metric("paceline_target_trees_total", verdict="late") == 1
