@@ -48,10 +48,12 @@ def parse_values(parser: argparse.ArgumentParser, argv: Sequence[str]) -> dict[s
 def build_parser(cls: type[Any], *, prog: str) -> argparse.ArgumentParser:
     """The parser of a configuration class, for parse_flags and for programs that add to it.
 
-    Its help speaks of --config: use it by ``parse_values``.
+    prog: as it is typed, ``paceline COMMAND``; or the name of a module, which is typed after ``python -m``. Its help
+    speaks of --config: use it by ``parse_values``.
     """
     description = (cls.__doc__ or "").strip().splitlines()[0]
-    parser = _Parser(prog=prog, description=description, epilog=_CONFIG_HELP, allow_abbrev=False)
+    typed = prog if " " in prog else f"python -m {prog}"
+    parser = _Parser(prog=typed, description=description, epilog=_CONFIG_HELP, allow_abbrev=False)
     add_flags(parser, cls)
     return parser
 

@@ -46,7 +46,7 @@ def test_a_folder_gives_a_flag_a_file_as_a_mounted_config_map_does(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("prot = 7", "'prot' is no flag of it; see it --help"),
+        ("prot = 7", "'prot' is no flag of python -m it; see python -m it --help"),
         ("port = true", "port is True"),
         ("fast = 3", "fast is 3; it must be true or false"),
         ("[port]\nx = 1", "it must be a text, a number or a list of them"),

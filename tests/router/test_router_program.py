@@ -46,6 +46,14 @@ def test_a_bad_flag_ends_it_with_a_message_and_code_2() -> None:
     assert err == "router: --max-queued-requests is 0; it must be at least 1\n"
 
 
+def test_a_flag_that_there_is_not_names_a_help_that_can_be_typed() -> None:
+    out, err = start("--tragets", "127.0.0.1:9").communicate(timeout=WAIT_S)
+    assert (out, err) == ("", "router: unrecognized arguments: --tragets 127.0.0.1:9; see python -m router --help\n")
+    command = err.strip().rpartition("see python ")[2].split()
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert done.stdout.startswith("usage: python -m router [-h]")
+
+
 def test_a_missing_tokenizer_ends_it_with_a_message_and_code_3() -> None:
     process = start("--model-path", "/nowhere")
     out, err = process.communicate(timeout=WAIT_S)
