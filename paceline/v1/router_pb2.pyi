@@ -93,18 +93,20 @@ class RouterServiceGetInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ReplicaState(_message.Message):
-    __slots__ = ("address", "ready", "info", "running_requests", "message")
+    __slots__ = ("address", "ready", "info", "running_requests", "message", "unchanged_s")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     INFO_FIELD_NUMBER: _ClassVar[int]
     RUNNING_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_S_FIELD_NUMBER: _ClassVar[int]
     address: str
     ready: bool
     info: _common_pb2.ServiceInfo
     running_requests: int
     message: str
-    def __init__(self, address: _Optional[str] = ..., ready: bool = ..., info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ..., running_requests: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    unchanged_s: float
+    def __init__(self, address: _Optional[str] = ..., ready: bool = ..., info: _Optional[_Union[_common_pb2.ServiceInfo, _Mapping]] = ..., running_requests: _Optional[int] = ..., message: _Optional[str] = ..., unchanged_s: _Optional[float] = ...) -> None: ...
 
 class RouterServiceGetInfoResponse(_message.Message):
     __slots__ = ("info", "targets", "drafts", "queued_requests", "max_queued_requests", "speculative_policy", "draining")
