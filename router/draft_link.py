@@ -16,6 +16,7 @@ from router.backoff import Backoff
 from router.link_listener import DraftListener
 from router.peer import DraftLoad, PeerInfo
 from router.peer_link import CONNECT_TIMEOUT_S, next_message, stream_errors
+from router.readiness import Readiness
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class DraftLink:
         self.message = "not connected yet"
         self.contacted = asyncio.Event()  # once the first attempt to reach it has succeeded or failed
         self.over = asyncio.Event()  # no longer named by --drafts
+        self.readiness = Readiness(asyncio.get_running_loop().time)
         self._listener = listener
         self._plumbing = plumbing
 
@@ -44,6 +46,7 @@ class DraftLink:
         self.message = "leaving"
         if self.info is not None:
             self.info = None
+            self.readiness.note(False)
             self._listener.on_draft_changed(self)
 
     def reinstate(self) -> None:
@@ -64,6 +67,7 @@ class DraftLink:
             if self.info is not None:
                 backoff.reset()
                 self.info = None
+                self.readiness.note(False)
                 self._listener.on_draft_changed(self)
             if message != self.message:
                 _log.warning("draft %s is not reachable: %s", self.address, message)
@@ -89,6 +93,7 @@ class DraftLink:
             if self.load.incarnation != info.incarnation:
                 raise UnavailableError("restarted between two calls")
             self.info, self.info_message, self.message = info, reply.info, ""
+            self.readiness.note(self.ready)
             _log.info("draft %s is up, incarnation %x", self.address, info.incarnation)
             self.contacted.set()
             self._listener.on_draft_changed(self)
@@ -97,6 +102,7 @@ class DraftLink:
                 was_draining = self.load.draining
                 self.load = serve_codec.decode_draft_load(message)
                 if self.load.draining != was_draining:
+                    self.readiness.note(self.ready)
                     self._listener.on_draft_changed(self)
         finally:
             call.cancel()

@@ -54,6 +54,7 @@ def _target_state(link: TargetLink) -> router_pb2.ReplicaState:
         info=link.info_message,
         running_requests=link.num_flights,
         message=link.why_not_ready,
+        unchanged_s=link.readiness.unchanged_s,
     )
 
 
@@ -64,4 +65,5 @@ def _draft_state(link: DraftLink, *, mismatch: str, running: int) -> router_pb2.
         info=link.info_message,
         running_requests=running,
         message=link.message or mismatch or ("draining" if link.load.draining else ""),
+        unchanged_s=link.readiness.unchanged_s,
     )

@@ -25,6 +25,7 @@ from router.link_writer import ServeCall, ServeOutbox, write_all
 from router.live_request import Flight, LiveRequest
 from router.peer import PeerInfo, TargetLoad
 from router.peer_link import CONNECT_TIMEOUT_S, next_message, stream_errors
+from router.readiness import Readiness
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class TargetLink:
         self.message = "not connected yet"  # why it is not ready
         self.contacted = asyncio.Event()  # once the first attempt to reach it has succeeded or failed
         self.over = asyncio.Event()  # retired, and its last request has left
+        self.readiness = Readiness(asyncio.get_running_loop().time)
         self._listener = listener
         self._hello = hello
         self._timeout_s = timeout_s
@@ -102,11 +104,13 @@ class TargetLink:
     def retire(self) -> None:
         """No longer named by --targets: takes no more requests, and is over with the last that it has."""
         self._retired = True
+        self.readiness.note(self.ready)
         self._check_over()
 
     def reinstate(self) -> None:
         """Named again."""
         self._retired = False
+        self.readiness.note(self.ready)
         self.over.clear()
 
     async def run(self) -> None:
@@ -124,6 +128,7 @@ class TargetLink:
             finally:
                 stood = self.info is not None
                 self.info = None
+                self.readiness.note(False)
             if stood:
                 backoff.reset()
             if stood or message != self.message:
@@ -168,6 +173,7 @@ class TargetLink:
         self._heard_at = asyncio.get_running_loop().time()
         self.info = info
         self.message = ""
+        self.readiness.note(self.ready)
         _log.info("target %s is up, incarnation %x", self.address, info.incarnation)
 
     async def _read(self, call: ServeCall, first: target_pb2.ServeResponse) -> None:
@@ -196,6 +202,7 @@ class TargetLink:
         if message.HasField("load"):
             self.load = serve_codec.decode_target_load(message.load)
             opened = opened or (was_draining and not self.load.draining)
+            self.readiness.note(self.ready)
         for returned in message.returns:
             live = self._flights.get(returned.request)
             if live is not None:
@@ -207,6 +214,7 @@ class TargetLink:
         self._flights.remove(live, stats=decode_stats(returned.stats) if returned.HasField("stats") else None)
         if returned.reason == target_pb2.RETURN_REASON_DRAINING:
             self.load = dataclasses.replace(self.load, draining=True)
+            self.readiness.note(self.ready)
         elif returned.reason == target_pb2.RETURN_REASON_NO_CREDIT and not granted:
             self.ledger.grant(slots=0, pages=0)
         self._listener.on_return(self, live, serve_codec.return_reason(returned.reason))

@@ -10,6 +10,7 @@ from google.protobuf.json_format import MessageToDict
 
 from client.commands.command import Command, parse
 from client.commands.connection_flags import ConnectionFlags
+from client.replica_words import why_not_ready
 from paceline.config import flag
 from paceline.v1 import router_pb2
 
@@ -45,7 +46,7 @@ def _lines(reply: router_pb2.RouterServiceGetInfoResponse, address: str) -> list
 
 def _replica(replica: router_pb2.ReplicaState) -> str:
     if not replica.ready:
-        return f"{replica.address}  not ready: {replica.message or 'no word from it yet'}"
+        return why_not_ready(replica)
     info = replica.info
     parts = [replica.address, "ready", f"running {replica.running_requests} of {info.max_running_requests}"]
     parts += [f"{info.dtype} on {info.device}", f"{info.num_pages} pages of {info.page_size} tokens"]

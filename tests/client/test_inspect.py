@@ -99,16 +99,44 @@ def test_a_router_without_a_ready_service_says_so(router, capsys):
     assert "no service that is ready" in err
 
 
-def test_a_kind_that_is_not_shown_is_named_with_the_routers_word(router, services, capsys):
+def test_what_the_router_knows_and_is_not_shown_is_named_with_why_and_for_how_long(router, services, capsys):
     state = router_pb2.ReplicaState
     router.info = router_pb2.RouterServiceGetInfoResponse(
-        targets=[state(address=services.target, ready=True)],
-        drafts=[state(address="127.0.0.1:1", message="nothing listens there"), state(address="127.0.0.1:2")],
+        targets=[
+            state(address=services.target, ready=True, unchanged_s=9.0),
+            state(address="127.0.0.1:3", ready=True),
+            state(address="127.0.0.1:4", message="draining", unchanged_s=7300.0),
+        ],
+        drafts=[
+            state(address="127.0.0.1:1", message="nothing answers there", unchanged_s=12.4),
+            state(address="127.0.0.1:2"),
+        ],
     )
     assert main(["inspect", "--router", router.address, "--json"]) == 0
     out, err = capsys.readouterr()
     assert list(json.loads(out)) == ["target"]
-    assert err == "draft: none is ready: 127.0.0.1:1: nothing listens there; 127.0.0.1:2: no word from it yet\n"
+    assert err.splitlines() == [
+        "target 127.0.0.1:4  not ready for 2 h: draining",
+        "target: ready as well, name one by --target: 127.0.0.1:3",
+        "draft 127.0.0.1:1  not ready for 12 s: nothing answers there",
+        "draft 127.0.0.1:2  not ready: no word from it yet",
+    ]
+
+
+def test_one_that_does_not_answer_hides_no_other(services, capsys):
+    assert main(["inspect", "--target", services.target, "--draft", "127.0.0.1:1"]) == 4
+    out, err = capsys.readouterr()
+    assert f"target {services.target}  step 7 at" in out
+    assert err.startswith("paceline inspect: draft: nothing answers at 127.0.0.1:1")
+    assert main(["inspect", "--target", "127.0.0.1:1", "--draft", services.draft, "--json"]) == 4
+    assert list(json.loads(capsys.readouterr().out)) == ["draft"]
+
+
+def test_one_that_goes_away_ends_no_other(services, capsys):
+    assert main(["inspect", "--target", services.target, "--draft", services.draft, "--watch"]) == 4
+    out, err = capsys.readouterr()
+    assert (out.count("  step 8 at"), out.count("  step 9 at")) == (1, 1)
+    assert err == "paceline inspect: draft: the draft is draining\n"
 
 
 def test_a_model_path_without_a_tokenizer_is_refused_before_anybody_is_asked(tmp_path, capsys):

@@ -38,6 +38,24 @@ async def test_a_target_that_cannot_be_reached_is_shown_with_the_reason(make_tar
     assert not info.targets[0].ready
 
 
+async def test_info_says_for_how_long_a_replica_is_ready_or_not(skip_time, make_target, make_draft, make_rig) -> None:
+    target, draft = await make_target(), await make_draft()
+    rig = await make_rig([target], [draft])
+    stream = await target.next_stream()
+    await rig.info_when(lambda info: info.drafts[0].ready and info.targets[0].ready)
+    skip_time(50.0)
+    before = await rig.info()
+    assert 50.0 <= before.targets[0].unchanged_s < 60.0
+    assert 50.0 <= before.drafts[0].unchanged_s < 60.0
+    stream.load(draining=True)
+    await draft.die()
+    after = await rig.info_when(lambda info: not info.drafts[0].ready and not info.targets[0].ready)
+    assert after.targets[0].unchanged_s < 10.0
+    assert after.drafts[0].unchanged_s < 10.0
+    skip_time(50.0)
+    assert (await rig.info()).drafts[0].unchanged_s >= 50.0
+
+
 async def test_a_target_with_another_tokenizer_is_not_used(make_target, make_rig) -> None:
     target = await make_target(tokenizer_fingerprint="feedface")
     rig = await make_rig([target])
