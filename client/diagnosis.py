@@ -69,6 +69,13 @@ def _reach(deployment: Deployment, probe: Probe) -> Iterator[Finding]:
         why = state.message or "no word from it yet"
         remedy = f"{'restart' if 'hangs' in why else 'start'} it, or take it out of the router's --{probe.service}s"
         yield Finding(Level.PROBLEM, subject, f"the router does not use it: {why}", "" if "draining" in why else remedy)
+    elif state is not None and "hangs" in probe.error:
+        yield Finding(
+            Level.WARNING,
+            subject,
+            f"the router has not missed it yet, but {probe.error}",
+            "ask doctor again in some seconds; restart it where it still says nothing",
+        )
     elif probe.error and state is not None:
         yield Finding(
             Level.WARNING,

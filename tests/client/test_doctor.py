@@ -183,6 +183,16 @@ def test_a_service_that_hangs_is_to_be_restarted() -> None:
     assert finding.remedy == "restart it, or take it out of the router's --drafts"
 
 
+def test_a_service_that_hangs_since_a_moment_ago_is_not_taken_for_one_behind_a_closed_port() -> None:
+    hangs = "what listens at a:2 says nothing: see whether its process hangs"
+    reply = router_pb2.RouterServiceGetInfoResponse(
+        speculative_policy="off", drafts=[router_pb2.ReplicaState(address="a:2", ready=True)]
+    )
+    finding, *_ = found(target("a:1"), Probe("draft", "a:2", common_pb2.ServiceInfo(), error=hangs), reply=reply)
+    assert (finding.subject, finding.level) == ("draft a:2", Level.WARNING)
+    assert "restart it where it still says nothing" in finding.remedy
+
+
 def test_a_router_that_drains_is_told_apart_from_one_that_loads() -> None:
     reply = router_pb2.RouterServiceGetInfoResponse(speculative_policy="off", draining=True)
     (finding,) = found(Probe("router", "r:1", common_pb2.ServiceInfo(service="router")), target("a:1"), reply=reply)
