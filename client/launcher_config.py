@@ -15,6 +15,26 @@ from paceline.errors import ConfigError
 from paceline.threads import num_cores
 from paceline.tls import TlsFiles
 
+_TLS = {f"--tls-{name}": f"--tls-{name} itself is for all services" for name in ("cert", "key", "ca", "peer-name")}
+_DEVICE = "name devices with --device, --target-devices or --draft-devices themselves"
+_FREE_PORT = {"--port": "each takes a free one"}
+_OWN_FLAGS = {  # of each service's flags those that a launcher sets by its own, and which those are
+    "router": {
+        "--port": "name the router's with --port itself",
+        "--targets": "it gets those that are started; --targets itself says how many",
+        "--drafts": "it gets those that are started; --drafts itself says how many",
+        **_TLS,
+    },
+    "target": {
+        **_FREE_PORT,
+        "--tp-size": "--tp-size itself is for all targets",
+        "--device": _DEVICE,
+        "--base-gpu-id": _DEVICE,
+        **_TLS,
+    },
+    "draft": {**_FREE_PORT, "--device": _DEVICE, **_TLS},
+}
+
 
 @dataclass(frozen=True, slots=True)
 class FleetConfig:
@@ -48,7 +68,7 @@ class FleetConfig:
         require(0 <= self.router_port < 65536, "port", self.router_port, "0 (a free one) to 65535")
         limited = math.isfinite(self.start_timeout_s) and self.start_timeout_s > 0
         require(limited, "start_timeout_s", self.start_timeout_s, "a number of seconds above 0")
-        self._check_ports()
+        self._check_service_flags()
 
     @property
     def drain_timeout_s(self) -> float:
@@ -75,14 +95,13 @@ class FleetConfig:
         flags = [*self._model_flags(), "--num-threads", str(self._num_threads_of_one(max(1, self.num_drafts)))]
         return [*flags, *self.draft_flags]
 
-    def _check_ports(self) -> None:
-        """A launcher names every service's port itself."""
+    def _check_service_flags(self) -> None:
+        """What a launcher decides by flags of its own: in a service's flags it would be passed over, or undo them."""
         given = {"router": self.router_flags, "target": self.target_flags, "draft": self.draft_flags}
         for name, flags in given.items():
-            port = next((word for word in flags if word.partition("=")[0] == "--port"), None)
-            if port is not None:
-                rule = "name the router's with --port itself" if name == "router" else "each takes a free one"
-                raise ConfigError(f"--{name}-args has {port}, but ports are not named there: {rule}")
+            for word in flags:
+                if rule := _OWN_FLAGS[name].get(word.partition("=")[0]):
+                    raise ConfigError(f"--{name}-args has {word}, which is not named there: {rule}")
 
     def _model_flags(self) -> list[str]:
         flags = ["--host", self.host, "--model-path", self.model_path, "--dtype", self.dtype, *self._tls_flags()]
