@@ -11,7 +11,7 @@ from target_service.flights import Flight, Flights
 
 _LONGEST_SLEEP_S = 0.001  # between looks at a step that may be over sooner than expected
 _SMOOTHING = 0.3
-_FORGETTING = 0.99  # a step without room for a rehearsal: one that took long by chance is not the last
+_FORGETTING = 0.99  # a step without room for a rehearsal: those that took long for a while are not the last
 
 
 class RehearsalTime:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.rehearsal_pace import RehearsalPace
+from paceline.rehearsal_pace import RehearsalLength, RehearsalPace
 
 TAKES_S = 0.0002
 
@@ -56,3 +56,13 @@ def test_one_rehearsal_that_took_long_moves_those_after_it_for_a_while_only() ->
     for rehearsals in waits(pace, *[0.004] * 20)[10:]:
         (began_s,) = rehearsals
         assert 0.0025 < began_s < 0.004 - 2 * TAKES_S
+
+
+def test_what_one_alone_took_longer_does_not_count_and_two_in_a_row_do() -> None:
+    length = RehearsalLength(TAKES_S)
+    for took_s in (0.02, TAKES_S, 0.02, TAKES_S):
+        length.note(took_s)
+    assert length.takes_s == pytest.approx(TAKES_S)
+    length.note(0.02)
+    length.note(0.02)
+    assert length.takes_s > 0.005
