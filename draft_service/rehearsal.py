@@ -19,9 +19,8 @@ from engine.pages import PageAllocator, pages_for
 from engine.tree_columns import TreeColumns
 from kernels.growth import GrowthShape
 from paceline.errors import CapacityError
-from paceline.frames import FrameSocket
 from paceline.lane import Lane
-from paceline.loopback import LONGEST_WAY_S, loopback_pair
+from paceline.loopback import LONGEST_WAY_S, FarEnd, loopback_pair
 from paceline.mailbox import Mailbox
 from paceline.rounds import ITEM_SIZES, ExtendColumns, RawTensor
 from paceline.rpc_bytes import LaneBytes
@@ -52,7 +51,8 @@ class Rehearsal:
         self._mailbox = Mailbox[Event]()
         ours, theirs = loopback_pair()
         user = _LaneUser(RoundDecoder(edge, _STREAM, _TARGET, time.perf_counter), self._mailbox)
-        self._target = FrameSocket(theirs)
+        self._target = FarEnd(theirs)
+        self._num_answers = 0  # of the last one
         self._lane: Lane[RoundMessage, StreamReplies] = Lane(ours, user, LaneBytes(), name="rehearsal")
         self._lane.start(self._mailbox.watch)
         self._payload = _payload(shape, edge.feature_size, dtype)
@@ -63,11 +63,12 @@ class Rehearsal:
     def run(self) -> None:
         """One round, as long as any, less the device's part. Raises UnavailableError where the connection broke."""
         self._table.restart(_TARGET, _SESSION)
-        self._target.send(self._target.send_now(self._payload))
+        self._num_answers = 0
+        self._target.send(self._payload)
         self._engine.apply(self._mailbox.take(LONGEST_WAY_S), Replies())
         if self._engine.has_work:
             self._engine.step(self._answer)
-            self._target.receive()
+        self._target.take_in(self._num_answers)
 
     def close(self) -> None:
         self._lane.close()
@@ -76,6 +77,7 @@ class Rehearsal:
 
     def _answer(self, replies: Replies) -> None:
         for part in replies.by_stream.values():
+            self._num_answers += 1
             self._lane.send(part)
 
 

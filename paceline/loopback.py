@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import select
 import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from paceline.errors import UnavailableError
+from paceline.frames import FrameSocket
 
 LONGEST_WAY_S = 0.001  # what takes longer is there the next time
+_MOST_SILENT = 10  # rehearsals in a row that nothing came of: one may be late by chance, and is there the next time
 _TIMEOUT_S = 1.0
 
 RehearsalT = TypeVar("RehearsalT")
@@ -39,6 +42,47 @@ def made_if_connected(make: Callable[[], RehearsalT]) -> RehearsalT | None:
     except UnavailableError as error:
         _tell(error)
         return None
+
+
+class FarEnd:
+    """The end of a rehearsed lane that is the peer's in a round. Owns the socket. Waits LONGEST_WAY_S at most, so that
+    a loopback that goes down costs rehearsals and no step."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._frames = FrameSocket(sock)
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._num_due = 0
+        self._num_silent = 0  # rehearsals in a row
+
+    def fileno(self) -> int:
+        """-1 once it is closed."""
+        return self._frames.fileno()
+
+    def send(self, payload: bytes) -> None:
+        """Begins a rehearsal. Raises UnavailableError where the connection broke, or takes nothing any more."""
+        if self._frames.send_now(payload):
+            raise UnavailableError("a connection over loopback takes nothing any more")
+
+    def take_in(self, num_sent: int) -> None:
+        """Ends a rehearsal: takes what has come. num_sent: frames that were sent to it since the last call.
+
+        Raises UnavailableError where the connection broke, or nothing comes by it any more.
+        """
+        self._num_due += num_sent
+        num_came = self._read()
+        if num_came < self._num_due and self._poll.poll(1e3 * LONGEST_WAY_S):
+            num_came += self._read()
+        self._num_due -= num_came
+        self._num_silent = 0 if num_came else self._num_silent + 1
+        if self._num_silent == _MOST_SILENT:
+            raise UnavailableError(f"nothing came of {_MOST_SILENT} rounds over loopback")
+
+    def close(self) -> None:
+        self._frames.close()
+
+    def _read(self) -> int:
+        return sum(1 for _ in self._frames.receive_now())
 
 
 class WhileConnected:

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry
 from engine.pages import PageAllocator, pages_for
 from engine.pool import TargetCache
 from engine.tp import TpGroup
-from paceline.frames import FrameSocket
-from paceline.loopback import LONGEST_WAY_S, loopback_pair
+from paceline.loopback import LONGEST_WAY_S, FarEnd, loopback_pair
 from paceline.mailbox import Mailbox
 from paceline.rounds import VerifyColumns
 from paceline.rpc_bytes import LaneBytes
@@ -79,7 +78,7 @@ class Rehearsal:
 
     def run(self) -> None:
         """One round, as long as any, less the device's part. Raises UnavailableError where the connection broke."""
-        self._draft.send(self._draft.send_now(self._tree))
+        self._draft.send(self._tree)
         self._loop.turn(LONGEST_WAY_S)
         self._forget()
 
@@ -90,8 +89,7 @@ class Rehearsal:
 
     def _forget(self) -> None:
         """Takes the asks from the lane, and sets the request back to its first."""
-        for _ in range(self._num_sent):
-            self._draft.receive()
+        self._draft.take_in(self._num_sent)
         self._num_sent = 0
         session = self._seq.draft
         assert session is not None
@@ -102,14 +100,14 @@ class Rehearsal:
         self._num_sent += 1
         return bool(self._lanes.send(orders))
 
-    def _open_lane(self, vocab_size: int) -> tuple[FrameSocket, RoundLane]:
+    def _open_lane(self, vocab_size: int) -> tuple[FarEnd, RoundLane]:
         """The draft's end, and the target's."""
         ours, theirs = loopback_pair()
         reader = RoundReader(_AT, _INCARNATION, vocab_size)
         lane = RoundLane(ours, LaneEnds(reader, self._mailbox.put, self._mailbox.watch, _INCARNATION, LaneBytes()))
         self._lanes.add(_AT.draft, lane)
         lane.start()
-        return FrameSocket(theirs), lane
+        return FarEnd(theirs), lane
 
 
 def _make_parts(rank: LoadedRank) -> LoopParts:

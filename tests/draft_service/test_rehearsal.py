@@ -18,7 +18,7 @@ from engine.pages import PageAllocator, PageTable
 from kernels.reference.ops import ReferenceOps
 from paceline.types import MAX_SCRATCH_NODES, TreeShape
 from tests.support.extension import needs_extension
-from tests.support.rehearsals import assert_ends_with_its_connection
+from tests.support.rehearsals import assert_ends_where_nothing_comes, assert_ends_with_its_connection, cable
 from tests.support.tiny_draft import HIDDEN, assert_same_tree, random_prompt, save_tiny_draft
 
 pytestmark = needs_extension
@@ -86,4 +86,14 @@ def test_a_connection_that_breaks_ends_the_rehearsals_and_nothing_else(
 ) -> None:
     captured = Captured(model)
     rehearsal = rehearsal_with(captured)
-    assert_ends_with_its_connection(rehearsal, rehearsal._target, captured, caplog)
+    assert_ends_with_its_connection(rehearsal, rehearsal._target._frames, captured, caplog)
+
+
+@pytest.mark.parametrize("from_ours", [True, False])
+def test_a_connection_by_which_nothing_comes_ends_the_rehearsals_and_delays_none(
+    model: HeadModel, from_ours: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    captured = Captured(model)
+    with cable() as link:
+        monkeypatch.setattr("draft_service.rehearsal.loopback_pair", lambda: (link.ours, link.theirs))
+        assert_ends_where_nothing_comes(lambda: rehearsal_with(captured), link, caplog, from_ours=from_ours)

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from paceline.errors import UnavailableError
-from paceline.loopback import loopback_pair, made_if_connected
+from paceline.frames import FrameSocket, frame
+from paceline.loopback import FarEnd, loopback_pair, made_if_connected
 
 
 @contextmanager
@@ -44,3 +45,31 @@ def test_a_service_without_loopback_does_without_rehearsals_and_says_so(caplog: 
         assert made_if_connected(loopback_pair) is None
     assert "rounds are not rehearsed" in caplog.text
     assert "Too many open files" in caplog.text
+
+
+def test_an_end_that_takes_nothing_any_more_ends_its_rehearsals() -> None:
+    ours, theirs = loopback_pair()
+    end = FarEnd(theirs)
+
+    def fill() -> None:
+        for _ in range(1000):
+            end.send(bytes(65536))
+
+    with ours, pytest.raises(UnavailableError, match="takes nothing any more"):
+        fill()
+    end.close()
+
+
+def test_what_comes_late_is_taken_the_next_time() -> None:
+    ours, theirs = loopback_pair()
+    near, end = FrameSocket(ours), FarEnd(theirs)
+    for _ in range(50):
+        end.take_in(2)
+        near.send(frame(b"late") + frame(b"later"))
+        end.take_in(0)
+    for _ in range(9):
+        end.take_in(0)
+    with pytest.raises(UnavailableError, match="nothing came of 10 rounds"):
+        end.take_in(0)
+    near.close()
+    end.close()

@@ -10,6 +10,7 @@ import torch
 from prometheus_client import CollectorRegistry
 
 from engine.graph_capture import Launch
+from engine.plan import StepPlan
 from engine.target_model import TargetModel
 from engine.tp import TpGroup
 from kernels.ops import WalkResult
@@ -23,7 +24,7 @@ from target_service.step_runner import PendingStep
 from tests.support.driven_drafts import DrivenDraft, Prophet
 from tests.support.eager_buffers import BufferedOps
 from tests.support.extension import needs_extension
-from tests.support.rehearsals import assert_ends_with_its_connection
+from tests.support.rehearsals import assert_ends_where_nothing_comes, assert_ends_with_its_connection, cable
 from tests.support.tiny_draft import CONTEXT, VOCAB
 from tests.support.tiny_target import PAGE_SIZE, DrivenLoop, TinyTarget, always, random_prompt
 
@@ -125,7 +126,17 @@ async def test_a_connection_that_breaks_ends_the_rehearsals_and_nothing_else(
 ) -> None:
     captured = Captured(tiny_target)
     rehearsal = Rehearsal(captured.rank)
-    assert_ends_with_its_connection(rehearsal, rehearsal._draft, captured, caplog)
+    assert_ends_with_its_connection(rehearsal, rehearsal._draft._frames, captured, caplog)
+
+
+@pytest.mark.parametrize("from_ours", [True, False])
+async def test_a_connection_by_which_nothing_comes_ends_the_rehearsals_and_delays_none(
+    tiny_target: TinyTarget, from_ours: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    captured = Captured(tiny_target)
+    with cable() as link:
+        monkeypatch.setattr("target_service.rehearsal.loopback_pair", lambda: (link.ours, link.theirs))
+        assert_ends_where_nothing_comes(lambda: Rehearsal(captured.rank), link, caplog, from_ours=from_ours)
 
 
 class Timed:
@@ -135,7 +146,9 @@ class Timed:
         self.step_s = step_s
         self.launch_s = 0.0  # of the host
         self.rehearsal_s = REHEARSAL_S
-        self.latest_s = 0.0
+        self.chances_s: list[float] = []  # what the next ones take instead
+        self.num_drafted = 0  # steps with a tree
+        self.late_s: list[float] = []  # how late each step's end was seen; below 0: it was waited for
         self.rehearsed_s: list[float] = []  # since the launch
         self.loop = DrivenLoop(tiny.config(disable_overlap_schedule=True), rank, rehearse=self._rehearse)
         runner = self.loop.parts.runner
@@ -148,7 +161,7 @@ class Timed:
 
         def waited(pending: PendingStep) -> WalkResult:
             late_s = self._spent_s - self.step_s
-            self.latest_s = max(late_s, self.latest_s)
+            self.late_s.append(late_s)
             self.loop.clock.sleep(max(0.0, -late_s))
             return walk(pending)
 
@@ -169,16 +182,17 @@ class Timed:
             self.loop.clock.sleep(min(self.loop.turn(), 0.01))
             draft.serve()
         assert output.tokens == plain
-        return self.latest_s
+        return max(self.late_s)
 
-    def _note_launch(self, *args: object, **options: object) -> PendingStep:
+    def _note_launch(self, plan: StepPlan, *args: object, **options: object) -> PendingStep:
+        self.num_drafted += len(plan.trees.tokens) >= len(plan.trees.node_indptr)
         self._launched_s = self.loop.clock.now_s
         self.loop.clock.sleep(self.launch_s)
-        return self._launch(*args, **options)
+        return self._launch(plan, *args, **options)
 
     def _rehearse(self) -> None:
         self.rehearsed_s.append(self._spent_s)
-        self.loop.clock.sleep(self.rehearsal_s)
+        self.loop.clock.sleep(self.chances_s.pop() if self.chances_s else self.rehearsal_s)
 
 
 @pytest.fixture
@@ -218,6 +232,18 @@ def test_one_rehearsal_that_took_longer_than_a_step_is_not_the_last(timed: Timed
     for _ in range(20):
         timed.speculate()
     assert timed.rehearsed_s
+
+
+def test_one_rehearsal_that_took_long_by_chance_delays_its_own_step_and_keeps_one_other_from_its(
+    timed: Timed,
+) -> None:
+    timed.rehearsed_s.clear()
+    timed.late_s.clear()
+    timed.num_drafted = 0
+    timed.chances_s.append(0.2)
+    timed.speculate()
+    assert len([late_s for late_s in timed.late_s if late_s > 0.001]) == 1
+    assert len(timed.rehearsed_s) == timed.num_drafted - 1 > 3
 
 
 def test_steps_without_trees_have_no_rehearsal(
