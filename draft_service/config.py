@@ -67,6 +67,11 @@ class DraftConfig(ServiceFlags):
         return tuple(_graph_shape(part) for part in self.cuda_graph_shapes.split(";") if part)
 
     @property
+    def has_lanes(self) -> bool:
+        """Whether rounds may travel beside gRPC: a lane is plaintext."""
+        return self.server_tls() is None and not self.disable_round_lane
+
+    @property
     def listeners(self) -> list[Listener]:
         """The ports that its flags name."""
         sides = listeners_of(

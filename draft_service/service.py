@@ -87,8 +87,7 @@ class LoadedDraft:
         engine = DraftEngine(drafter, table, limits=limits, clock=time.perf_counter)
         info = describe_draft(config, model, target, num_pages=num_pages, context_length=context_length)
         rehearsal = None
-        has_lanes = config.server_tls() is None and not config.disable_round_lane
-        if has_lanes and isinstance(drafter, DeviceDrafter) and drafter.captured_shapes:
+        if config.has_lanes and isinstance(drafter, DeviceDrafter) and drafter.captured_shapes:
             edge = Edge(info.vocab_size, info.feature_size, info.feature_id, info.head_fingerprint)
             rehearsal = made_if_connected(
                 partial(Rehearsal, drafter, edge=edge, dtype=config.dtype, page_size=config.page_size)
@@ -103,7 +102,7 @@ class DraftService:
     """
 
     def __init__(self, draft: LoadedDraft, *, registry: CollectorRegistry, plumbing: Plumbing | None = None) -> None:
-        """plumbing None: plaintext, and no bytes counted."""
+        """plumbing: of the draft's flags; None: plaintext, and no bytes counted."""
         loop = asyncio.get_running_loop()
         engine = draft.engine
         self.info = draft.info
@@ -123,7 +122,6 @@ class DraftService:
         rehearse = None if draft.rehearsal is None else WhileConnected(draft.rehearsal.run)
         mailbox = Mailbox[Event | None](wait_s, rehearse)
         self._lanes = RoundLanes(LaneTerms(self.info.incarnation, max_replies, plumbing.lane_bytes, mailbox.watch))
-        self._has_lanes = plumbing.tls is None and not draft.config.disable_round_lane
         call = loop.call_soon_threadsafe
         sender = ReplySender(self._lanes, front=self._front, call=call)
         outlets = Outlets(answer=sender.answer, note=sender.note, failed=lambda error: call(self._fail, error))
@@ -136,7 +134,7 @@ class DraftService:
 
     async def start(self) -> int:
         """Returns the port, ready. Raises ConfigError where it is taken."""
-        if self._has_lanes:
+        if self._config.has_lanes:
             round_port = self._lanes.open_door(self._config.host, self._config.round_port)
             _log.info("port %d takes targets' rounds", round_port)
         self._loop.start()

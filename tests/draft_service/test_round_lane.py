@@ -16,7 +16,7 @@ from draft_service.replies import SessionCode
 from draft_service.service import DraftService, LoadedDraft
 from paceline.errors import ConfigError
 from paceline.frames import frame
-from paceline.plumbing import Plumbing, ServiceFlags
+from paceline.plumbing import Plumbing
 from paceline.v1 import draft_pb2, draft_pb2_grpc
 from tests.support.certificates import Authority
 from tests.support.draft_peer import LaneCall, Running, Target
@@ -141,8 +141,8 @@ async def test_a_service_with_tls_or_with_lanes_off_offers_none(serve: Serve, ti
         assert target.info is not None
         assert not target.info.HasField("lane")
     files = Authority(tmp_path).issue("fleet")
-    secured = Plumbing(ServiceFlags(tls_cert=files.cert, tls_key=files.key, tls_ca=files.ca))
-    draft = LoadedDraft.load(tiny.config())
+    draft = LoadedDraft.load(tiny.config(tls_cert=files.cert, tls_key=files.key, tls_ca=files.ca))
+    secured = Plumbing(draft.config)
     service = DraftService(draft, registry=CollectorRegistry(), plumbing=secured)
     port = await service.start()
     async with secured.open_channel(f"localhost:{port}") as channel:
