@@ -124,7 +124,9 @@ class ServiceProcess:
         """Raises ServiceStartError where it has ended though it was ready."""
         code = self.exit_code
         if code is not None:
-            message = f"the {self.name} ended before all were linked (exit code {code}); its log {self.log_path} ends:"
+            message = (
+                f"the {self.name} ended before all were linked ({end_in_words(code)}); its log {self.log_path} ends:"
+            )
             raise ServiceStartError(f"{message}\n{self._tail()}")
 
     def terminate(self) -> None:
@@ -189,9 +191,14 @@ class ServiceProcess:
         if code in _OWN_WORDS:
             last = self._tail().rpartition("\n")[2]
             return ServiceStartError(f"the {self.name} did not start: {last}", exit_code=code)
-        message = f"the {self.name} did not start (exit code {code}); its log {self.log_path} ends:\n{self._tail()}"
+        message = f"the {self.name} did not start ({end_in_words(code)}); its log {self.log_path} ends:\n{self._tail()}"
         return ServiceStartError(message)
 
     def _tail(self) -> str:
         lines = self.log_path.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
         return "\n".join(lines[-_LOG_LINES_SHOWN:]) or "(nothing)"
+
+
+def end_in_words(code: int | None) -> str:
+    """Of a process: its exit code, or the signal that ended it."""
+    return f"exit code {code}" if code is None or code >= 0 else f"signal {-code}, {signal.strsignal(-code)}"

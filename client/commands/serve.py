@@ -15,7 +15,7 @@ from client.commands.fleet_flags import FleetFlags
 from client.commands.serve_signals import EndSignals, say
 from client.launcher import Fleet
 from client.launcher_config import FleetConfig
-from client.process import ServiceProcess, ServiceStartError
+from client.process import ServiceProcess, ServiceStartError, end_in_words
 from paceline.config import flag
 
 _CHECK_INTERVAL_S = 0.5
@@ -86,7 +86,7 @@ def _watch(fleet: Fleet, *, restart_timeout_s: float) -> NoReturn:
 
 def _revive(process: ServiceProcess, num_deaths: int) -> None:
     """Starts a replica again on its port, and does not wait. Raises ServiceStartError where that is of no use."""
-    what = f"the {process.name} ended with exit code {process.exit_code}"
+    what = f"the {process.name} ended ({end_in_words(process.exit_code)})"
     if num_deaths > _MAX_RESTARTS:
         minutes = _RESTART_WINDOW_S / 60
         raise ServiceStartError(f"{what}; deaths in {minutes:g} minutes: {num_deaths}; its log is {process.log_path}")

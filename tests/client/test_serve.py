@@ -130,7 +130,7 @@ def test_serve_starts_a_service_that_dies_again_on_its_port(watched, capsys):
         if len(printed) == 1:
             os.kill(int(pid), signal.SIGKILL)
         elif back := re.search(r"^the draft-0 is back \(pid (\d+)\)$", "".join(printed), re.M):
-            assert "the draft-0 ended with exit code -9; starting it again" in "".join(printed)
+            assert "the draft-0 ended (signal 9, Killed); starting it again" in "".join(printed)
             assert back[1] != pid
             socket.create_connection(("127.0.0.1", int(port)), timeout=WAIT_S).close()
             os.kill(os.getpid(), signal.SIGTERM)
@@ -166,7 +166,7 @@ def test_serve_gives_up_on_a_service_that_keeps_dying(watched, monkeypatch, caps
                 child.kill()
 
     assert watched(look) == 1
-    assert "ended with exit code -9; deaths in 10 minutes: 1" in capsys.readouterr().err
+    assert "ended (signal 9, Killed); deaths in 10 minutes: 1" in capsys.readouterr().err
     assert all(child in before for child in psutil.Process().children())
 
 
@@ -177,7 +177,7 @@ def test_deaths_long_ago_do_not_count(watched, monkeypatch, capsys, clock):
     def look():
         printed.append(capsys.readouterr().out)
         said = "".join(printed)
-        if said.count("the target-0 ended with exit code -9; starting it again") == 2:
+        if said.count("the target-0 ended (signal 9, Killed); starting it again") == 2:
             os.kill(os.getpid(), signal.SIGTERM)
         elif said.count(" ended ") == said.count(" is back "):  # all run
             clock.skipped_s += 700
