@@ -1,4 +1,4 @@
-"""How a question ends: by an end token, by the template's own words, or at its limit."""
+"""How a question ends, by an end token, by the template's own words, or at its limit; and how answers are drawn."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from training.sources import Opening
 EOS = 2
 
 
-def answered(drawn: list[int], *, joint: tuple[int, ...]) -> tuple[list[int], tuple[int, int, int]]:
-    """A conversation whose drawn tokens are given: its tokens, and its parts' starts and ends."""
-    rules = SeatRules(
+def rules(joint: tuple[int, ...] = (), *, temperatures: tuple[float, ...] = (0.0,)) -> SeatRules:
+    return SeatRules(
         joint=joint,
         question_ends=(EOS,),
         answer_ends=(EOS,),
@@ -21,10 +20,14 @@ def answered(drawn: list[int], *, joint: tuple[int, ...]) -> tuple[list[int], tu
         max_answer=3,
         max_opening=2,
         question_temperature=1.0,
-        answer_temperatures=(0.0,),
+        answer_temperatures=temperatures,
         seed=0,
     )
-    seats = Seats(2, rules)
+
+
+def answered(drawn: list[int], *, joint: tuple[int, ...]) -> tuple[list[int], tuple[int, int, int]]:
+    """A conversation whose drawn tokens are given: its tokens, and its parts' starts and ends."""
+    seats = Seats(2, rules(joint))
     seats.begin(1, 7, Opening(np.array([1, 30], np.int32), asks=True))
     for token in drawn:
         seats.fed[1] = seats.length[1]
@@ -50,3 +53,9 @@ def test_a_question_ends_by_its_end_token_the_templates_words_or_its_limit(
     drawn: list[int], joint: tuple[int, ...], tokens: list[int], parts: tuple[int, int, int]
 ) -> None:
     assert answered(drawn, joint=joint) == (tokens, parts)
+
+
+def test_all_temperatures_are_taken_about_equally_often() -> None:
+    drawn = [rules(temperatures=(0.0, 0.7, 1.0)).answer_temperature(number) for number in range(3000)]
+    for temperature in (0.0, 0.7, 1.0):
+        assert 900 < drawn.count(temperature) < 1100
