@@ -59,12 +59,20 @@ static int is_packed(Span packed) {
     return 1;
 }
 
+/* Columns of numbers below 2**32, and the rows of a round's table that they are. The last may be absent: then all are 0. */
+static const struct {
+    int field, row;
+} columns[] = {{ROUND, ROUNDS},    {BASE_LEN, BASE_LENS},   {NUM_ROWS, ROWS},           {NUM_STEPS, SHAPES},
+               {TOPK, SHAPES + 1}, {NUM_NODES, SHAPES + 2}, {MIN_PERMILLE, SHAPES + 3}};
+enum { NUM_COLUMNS = sizeof columns / sizeof *columns };
+
+static int is_absent(const Span *fields, int i) { return columns[i].field == MIN_PERMILLE && !fields[MIN_PERMILLE].at; }
+
 /* Whether each column has count numbers. Asked before the table is made: a session takes 88 bytes of that, one of a column. */
 static int have_count(const Span *fields, int64_t count) {
-    static const int columns[] = {ROUND, BASE_LEN, NUM_ROWS, PROPOSES, NUM_STEPS, TOPK, NUM_NODES};
-    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
-        if (count_varints(fields[columns[i]]) != count) return 0;
-    return !fields[MIN_PERMILLE].at || count_varints(fields[MIN_PERMILLE]) == count;
+    for (int i = 0; i < NUM_COLUMNS; i++)
+        if (!is_absent(fields, i) && count_varints(fields[columns[i].field]) != count) return 0;
+    return count_varints(fields[PROPOSES]) == count;
 }
 
 /* Whether num_steps, eagle_topk, num_draft_tokens and min_path_permille, each below 2**32 and so many numbers apart, are a
@@ -79,10 +87,6 @@ static int is_shape(const int64_t *numbers, int64_t apart) {
 
 /* read_extend(payload, vocab_size, incarnation, width) */
 PyObject *py_read_extend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t given) {
-    static const struct {
-        int field, row;
-    } order[] = {{ROUND, ROUNDS},       {BASE_LEN, BASE_LENS},  {NUM_ROWS, ROWS},           {NUM_STEPS, SHAPES},
-                 {TOPK, SHAPES + 1},    {NUM_NODES, SHAPES + 2}, {MIN_PERMILLE, SHAPES + 3}};
     const uint64_t limit = (uint64_t)1 << 32;
     Span outer[EXTEND + 1], fields[NUM_FIELDS], tensor[NUM_TENSOR_FIELDS];
     uint64_t values[NUM_FIELDS] = {0}, tensor_values[NUM_TENSOR_FIELDS] = {0}, token;
@@ -109,10 +113,10 @@ PyObject *py_read_extend(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
     int64_t *to = table ? (int64_t *)PyByteArray_AsString(table) : NULL;
     if (!to) goto done;
     if (!column(fields[SESSION], to + SESSIONS * count, count, 0)) goto other;
-    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
-        int64_t *at = to + order[i].row * count;
-        if (order[i].field == MIN_PERMILLE && !fields[MIN_PERMILLE].at) memset(at, 0, (size_t)count * 8);
-        else if (!column(fields[order[i].field], at, count, limit)) goto other;
+    for (int i = 0; i < NUM_COLUMNS; i++) {
+        int64_t *at = to + columns[i].row * count;
+        if (is_absent(fields, i)) memset(at, 0, (size_t)count * 8);
+        else if (!column(fields[columns[i].field], at, count, limit)) goto other;
     }
     Span proposes = fields[PROPOSES];
     int64_t total = 0;
