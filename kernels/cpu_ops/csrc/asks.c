@@ -32,7 +32,7 @@ PyObject *py_take_round(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssi
     const double arrived_s = PyFloat_AsDouble(args[3]);
     if (arrived_s == -1.0 && PyErr_Occurred()) return NULL;
     const Py_buffer *facts = array(&buffers, args[0], 8, 2, PyBUF_WRITABLE);
-    const Py_buffer *table = facts ? table_of(&buffers, args[2], PyBUF_WRITABLE) : NULL;
+    const Py_buffer *table = table_of(&buffers, args[2], PyBUF_WRITABLE);
     if (!table) goto done;
     if (facts->shape[0] != 4 || !PyDict_Check(args[1])) {
         PyErr_SetString(PyExc_TypeError, "four rows of facts and a dict of seats are expected");
@@ -78,10 +78,10 @@ PyObject *py_survey(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t
     int64_t most_room;
     if (!has_count(given, 6) || !integers(args + 5, &most_room, 1)) return NULL;
     const Py_buffer *shapes = array(&buffers, args[0], 8, 2, 0);
-    const Py_buffer *seats = shapes ? array(&buffers, args[1], 8, 1, 0) : NULL;
-    const Py_buffer *capacity = seats ? array(&buffers, args[2], 8, 1, 0) : NULL;
-    const Py_buffer *base_len = capacity ? array(&buffers, args[3], 8, 1, 0) : NULL;
-    const Py_buffer *num_rows = base_len ? array(&buffers, args[4], 8, 1, 0) : NULL;
+    const Py_buffer *seats = array(&buffers, args[1], 8, 1, 0);
+    const Py_buffer *capacity = array(&buffers, args[2], 8, 1, 0);
+    const Py_buffer *base_len = array(&buffers, args[3], 8, 1, 0);
+    const Py_buffer *num_rows = array(&buffers, args[4], 8, 1, 0);
     if (!num_rows) goto done;
     const int64_t count = seats->shape[0], *numbers = shapes->buf, *seat = seats->buf;
     if (count < 1 || shapes->shape[0] != 4 || shapes->shape[1] != count || base_len->shape[0] != count ||

@@ -43,9 +43,9 @@ static PyObject *commit_walk(PyObject *Py_UNUSED(self), PyObject *const *args, P
     if (step == -1 && PyErr_Occurred()) return NULL;
     if (!take_requests(&buffers, args, PyBUF_WRITABLE, &requests)) goto done;
     const Py_buffer *heads = array(&buffers, args[3], 8, 2, 0);
-    const Py_buffer *accepted = heads ? array(&buffers, args[4], 4, 1, 0) : NULL;
-    const Py_buffer *ids = accepted ? array(&buffers, args[5], 4, 1, 0) : NULL;
-    const Py_buffer *path = ids ? array(&buffers, args[6], 4, 1, 0) : NULL;
+    const Py_buffer *accepted = array(&buffers, args[4], 4, 1, 0);
+    const Py_buffer *ids = array(&buffers, args[5], 4, 1, 0);
+    const Py_buffer *path = array(&buffers, args[6], 4, 1, 0);
     if (!path) goto done;
     const int64_t b = accepted->shape[0], total = ids->shape[0], *head = heads->buf;
     const int32_t *accept_length = accepted->buf, *tokens = ids->buf;

@@ -25,9 +25,9 @@ typedef struct {
 
 static int wishes_of(Buffers *buffers, PyObject *const *args, const Sessions *s, Wishes *out) {
     const Py_buffer *shapes = array(buffers, args[0], 8, 2, 0);
-    const Py_buffer *seeds = shapes ? array(buffers, args[1], 8, 1, 0) : NULL;
-    const Py_buffer *temperatures = seeds ? array(buffers, args[2], 8, 1, 0) : NULL;
-    const Py_buffer *min_scores = temperatures ? array(buffers, args[3], 8, 1, 0) : NULL;
+    const Py_buffer *seeds = array(buffers, args[1], 8, 1, 0);
+    const Py_buffer *temperatures = array(buffers, args[2], 8, 1, 0);
+    const Py_buffer *min_scores = array(buffers, args[3], 8, 1, 0);
     if (!min_scores) return 0;
     *out = (Wishes){.shapes = shapes->buf, .seeds = seeds->buf, .temperatures = temperatures->buf,
                     .min_scores = min_scores->buf, .num_min_scores = min_scores->shape[0]};

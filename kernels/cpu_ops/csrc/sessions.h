@@ -51,10 +51,10 @@ typedef struct {
 static inline int sessions_of(Buffers *buffers, PyObject *const *args, const Stage *stage, int64_t page_size, int64_t base,
                        int64_t at, Sessions *out) {
     const Py_buffer *ids = array(buffers, args[0], 4, 2, 0);
-    const Py_buffer *seats = ids ? array(buffers, args[1], 8, 1, 0) : NULL;
-    const Py_buffer *base_len = seats ? array(buffers, args[2], 8, 1, 0) : NULL;
-    const Py_buffer *num_rows = base_len ? array(buffers, args[3], 8, 1, 0) : NULL;
-    const Py_buffer *tokens = num_rows ? array(buffers, args[4], 4, 1, 0) : NULL;
+    const Py_buffer *seats = array(buffers, args[1], 8, 1, 0);
+    const Py_buffer *base_len = array(buffers, args[2], 8, 1, 0);
+    const Py_buffer *num_rows = array(buffers, args[3], 8, 1, 0);
+    const Py_buffer *tokens = array(buffers, args[4], 4, 1, 0);
     if (!tokens) return 0;
     if (base < 0 || at < base || at > stage->size || base % 4 || page_size < 1 || page_size > INT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "the lists of pages lie outside the stage, or a page has no slots");

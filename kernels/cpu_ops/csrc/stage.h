@@ -14,7 +14,7 @@ typedef struct {
 
 static inline int stage_of(Buffers *buffers, PyObject *const *args, Py_ssize_t fields, Stage *out) {
     const Py_buffer *stage = array(buffers, args[0], 1, 1, PyBUF_WRITABLE);
-    const Py_buffer *layout = stage ? array(buffers, args[1], 8, 1, 0) : NULL;
+    const Py_buffer *layout = array(buffers, args[1], 8, 1, 0);
     if (!layout) return 0;
     if (layout->shape[0] != fields) {
         PyErr_Format(PyExc_ValueError, "a layout of %zd numbers is expected, not of %zd", fields, layout->shape[0]);

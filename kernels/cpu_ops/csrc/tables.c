@@ -69,8 +69,8 @@ static PyObject *py_load(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ss
     if (!rule || !requests_of(&buffers, args + 5, v[1] != 0, &r)) goto done;
     const Py_buffer *batch = buffers.views + buffers.count - 4;
     const Py_buffer *page_indptr = array(&buffers, args[9], 4, 1, 0);
-    const Py_buffer *ancestors = page_indptr ? array(&buffers, args[10], 8, 1, 0) : NULL;
-    const Py_buffer *page_ids = ancestors ? array(&buffers, args[11], 4, 1, 0) : NULL;
+    const Py_buffer *ancestors = array(&buffers, args[10], 8, 1, 0);
+    const Py_buffer *page_ids = array(&buffers, args[11], 4, 1, 0);
     if (!page_ids) goto done;
     const int64_t variant = v[0] ? v[0] : choose_rows(rule, &r), most = stage.layout[LOAD_MAX_UNITS];
     int32_t *counts = section(&stage, LOAD_COUNTS, 3 * 4), *causal = section(&stage, LOAD_CAUSAL, r.count * 4);
@@ -152,7 +152,7 @@ static PyObject *py_stage_columns(PyObject *Py_UNUSED(self), PyObject *const *ar
     const Py_ssize_t num_narrow = PyTuple_Size(args[2]), num_wide = PyTuple_Size(args[3]);
     if (num_narrow < 0 || num_wide < 0) return NULL;
     const Py_buffer *stage = array(&buffers, args[0], 8, 1, PyBUF_WRITABLE);
-    const Py_buffer *layouts = stage ? array(&buffers, args[1], 8, 1, 0) : NULL;
+    const Py_buffer *layouts = array(&buffers, args[1], 8, 1, 0);
     int done = layouts && layouts->shape[0] == 3 * (num_narrow + num_wide);
     if (layouts && !done) PyErr_SetString(PyExc_ValueError, "three numbers a column are expected");
     const int64_t *layout = done ? layouts->buf : NULL;

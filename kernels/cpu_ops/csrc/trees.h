@@ -154,8 +154,8 @@ static void plan_entries(const Plan *plan, const RequestTable *requests, int64_t
 /* tokens, page_ids and facts as arguments, the facts and tokens to be written or not; 0 with an exception set. */
 static int take_requests(Buffers *buffers, PyObject *const *args, int flags, RequestTable *requests) {
     const Py_buffer *tokens = array(buffers, args[0], 4, 2, flags);
-    const Py_buffer *page_ids = tokens ? array(buffers, args[1], 4, 2, 0) : NULL;
-    const Py_buffer *facts = page_ids ? array(buffers, args[2], 8, 2, flags) : NULL;
+    const Py_buffer *page_ids = array(buffers, args[1], 4, 2, 0);
+    const Py_buffer *facts = array(buffers, args[2], 8, 2, flags);
     if (!facts) return 0;
     *requests = (RequestTable){.tokens = tokens->buf, .page_ids = page_ids->buf, .facts = facts->buf,
                                .num_rows = tokens->shape[0], .context_length = tokens->shape[1],

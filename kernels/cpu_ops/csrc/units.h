@@ -100,9 +100,9 @@ static inline const Rule *rule_of(Buffers *buffers, PyObject *object) {
 /* q_indptr, prefix_len, local_len, is_causal of a batch. */
 static inline int requests_of(Buffers *buffers, PyObject *const *args, int invariant, Requests *out) {
     const Py_buffer *indptr = array(buffers, args[0], 4, 1, 0);
-    const Py_buffer *prefix = indptr ? array(buffers, args[1], 4, 1, 0) : NULL;
-    const Py_buffer *local = prefix ? array(buffers, args[2], 4, 1, 0) : NULL;
-    const Py_buffer *causal = local ? array(buffers, args[3], 1, 1, 0) : NULL;
+    const Py_buffer *prefix = array(buffers, args[1], 4, 1, 0);
+    const Py_buffer *local = array(buffers, args[2], 4, 1, 0);
+    const Py_buffer *causal = array(buffers, args[3], 1, 1, 0);
     if (!causal) return 0;
     const Py_ssize_t count = prefix->shape[0];
     if (indptr->shape[0] != count + 1 || local->shape[0] != count || causal->shape[0] != count) {
