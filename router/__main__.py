@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from paceline.interrupt import ending_at_ctrl_c, exiting_at_ctrl_c
 
 with ending_at_ctrl_c("router"):  # the imports take half a second
+    from paceline.address import address_of
     from paceline.config import describe, exit_with, parse_flags
     from paceline.errors import PacelineError
     from paceline.logs import set_up_logging
@@ -39,8 +40,8 @@ async def _serve(config: RouterConfig) -> None:
         gc.collect()
         gc.freeze()  # else each full collection walks all that start-up made: 75 ms on a busy core
         if router.page_port:
-            _log.info("the live page is at http://%s:%d/", config.page_host, router.page_port)
-        print(f"ready {config.host}:{router.port}", flush=True)
+            _log.info("the live page is at http://%s/", address_of(config.page_host, router.page_port))
+        print(f"ready {address_of(config.host, router.port)}", flush=True)
         stop = asyncio.create_task(terminated.wait())
         await asyncio.wait({stop, router.links}, return_when=asyncio.FIRST_COMPLETED)
         if router.links.done():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
 
+from paceline.address import address_of, bare_host
 from paceline.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -47,9 +48,10 @@ class HttpServer:
     async def start(self, host: str, port: int) -> int:
         """Returns the port. Raises ConfigError where it is taken."""
         try:
-            self._server = await asyncio.start_server(self._serve, host, port, limit=_HEAD_LIMIT)
+            self._server = await asyncio.start_server(self._serve, bare_host(host), port, limit=_HEAD_LIMIT)
         except OSError as error:
-            raise ConfigError(f"cannot serve the page on {host}:{port}: {error}; choose another --page-port") from error
+            where = address_of(host, port)
+            raise ConfigError(f"cannot serve the page on {where}: {error}; choose another --page-port") from error
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:

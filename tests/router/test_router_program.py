@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,24 @@ def test_it_says_where_it_is_ready_answers_and_ends_by_sigterm() -> None:
     assert out == ""
     assert "targets=127.0.0.1:9" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_ipv6_host_is_taken_with_brackets_and_without(host: str) -> None:
+    process = start("--targets", "127.0.0.1:9", "--host", host, "--page-host", host, "--page-port", "0")
+    try:
+        assert process.stdout is not None
+        word, address = process.stdout.readline().split()
+        assert (word, address.rpartition(":")[0]) == ("ready", "[::1]")
+        with grpc.insecure_channel(address) as channel:
+            stub = router_pb2_grpc.RouterServiceStub(channel)
+            stub.GetInfo(router_pb2.RouterServiceGetInfoRequest(), timeout=WAIT_S)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=WAIT_S)
+    finally:
+        process.kill()
+    assert "the live page is at http://[::1]:" in err
 
 
 def test_a_bad_flag_ends_it_with_a_message_and_code_2() -> None:
