@@ -34,6 +34,8 @@ def warm_up(runner: StepRunner, allocator: PageAllocator, *, max_rows: int) -> S
                 break
             steps.time_ms(num_rows, temperature=1.0)  # the first of a kind is slow
             times_ms[num_rows] = steps.time_ms(num_rows)
+            if times_ms[num_rows] > _LONG_MS:  # by chance, it may be
+                times_ms[num_rows] = min(times_ms[num_rows], steps.time_ms(num_rows))
         for _ in range(_MORE_ROUNDS):
             if (time.perf_counter() - began) * 1e3 > _MOST_MS:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
@@ -37,6 +38,21 @@ def test_what_runs_beside_for_a_while_makes_no_size_slow(
     assert [rows for rows, _ in times.warm_up] == [1, 2, 4, 6, 8, 16, 32, 48, 64]
     assert max(ms for _, ms in times.warm_up) < 1e3 * _SLOW_S
     assert allocator.num_free == allocator.num_pages
+
+
+def test_one_step_that_takes_long_by_chance_ends_nothing(
+    runner: StepRunner, tiny_rank: LoadedRank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, numbers = runner.run, itertools.count()
+
+    def run_late(*step):
+        time.sleep(0.1 if next(numbers) == 3 else 0.0)
+        return run(*step)
+
+    monkeypatch.setattr(runner, "run", run_late)
+    times = warm_up(runner, PageAllocator(tiny_rank.cache.num_pages, 4), max_rows=64)
+
+    assert [rows for rows, _ in times.warm_up] == [1, 2, 4, 6, 8, 16, 32, 48, 64]
 
 
 def test_no_size_is_tried_past_one_that_takes_long(
