@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import paceline
 from client.probes import Probe
+from paceline.link_fault import is_hang
 from paceline.v1 import router_pb2
 
 _CLOCK_SLACK_S = 2.0
@@ -67,9 +68,9 @@ def _reach(deployment: Deployment, probe: Probe) -> Iterator[Finding]:
     state = deployment.state(probe)
     if state is not None and not state.ready:
         why = state.message or "no word from it yet"
-        remedy = f"{'restart' if 'hangs' in why else 'start'} it, or take it out of the router's --{probe.service}s"
+        remedy = f"{'restart' if is_hang(why) else 'start'} it, or take it out of the router's --{probe.service}s"
         yield Finding(Level.PROBLEM, subject, f"the router does not use it: {why}", "" if "draining" in why else remedy)
-    elif state is not None and "hangs" in probe.error:
+    elif state is not None and is_hang(probe.error):
         yield Finding(
             Level.WARNING,
             subject,

@@ -65,6 +65,11 @@ def link_fault(code: grpc.StatusCode, details: str, address: str = "") -> str:
     return f"the connection{names['to']} broke: see whether the process there still runs"
 
 
+def is_hang(fault: str) -> bool:
+    """Whether link_fault's words are of a process that is there and says nothing."""
+    return "hangs" in fault and "hangs up" not in fault
+
+
 def nothing_answers(address: str = "") -> str:
     """What link_fault says where no process took the connection."""
     return link_fault(grpc.StatusCode.UNAVAILABLE, _NO_PROCESS, address)

@@ -49,7 +49,7 @@ def listen(listener: Listener) -> socket.socket:
             bare_host(listener.host), listener.port, type=socket.SOCK_STREAM
         )[0]
         sock = socket.socket(family, kind, protocol)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # of a host with an empty part, say
         raise cannot_listen(listener, error) from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -63,7 +63,7 @@ def listen(listener: Listener) -> socket.socket:
     return sock
 
 
-def cannot_listen(listener: Listener, error: OSError) -> ConfigError:
+def cannot_listen(listener: Listener, error: OSError | UnicodeError) -> ConfigError:
     """What the error means, and what to do."""
     return ConfigError(
         f"{listener.flag} is {listener.port}, but nothing can listen on "
@@ -71,9 +71,9 @@ def cannot_listen(listener: Listener, error: OSError) -> ConfigError:
     )
 
 
-def _why(error: OSError) -> str:
+def _why(error: OSError | UnicodeError) -> str:
     name_own = "name an address of this machine, or 0.0.0.0 for all"
-    if isinstance(error, socket.gaierror):
+    if isinstance(error, (socket.gaierror, UnicodeError)):
         return f"the host does not resolve; {name_own}"
     is_elsewhere = error.errno == errno.EADDRNOTAVAIL
     look = "see what listens there and whether two of these services would, or name another port"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import parse_qsl, urlsplit
 
-from paceline.address import address_of, bare_host
-from paceline.errors import ConfigError
+from paceline.address import bare_host
+from paceline.ports import Listener, cannot_listen
 
 _log = logging.getLogger(__name__)
 _HEAD_LIMIT = 16 * 1024  # bytes of a request's line and headers
@@ -50,8 +50,7 @@ class HttpServer:
         try:
             self._server = await asyncio.start_server(self._serve, bare_host(host), port, limit=_HEAD_LIMIT)
         except OSError as error:
-            where = address_of(host, port)
-            raise ConfigError(f"cannot serve the page on {where}: {error}; choose another --page-port") from error
+            raise cannot_listen(Listener("--page-port", host, port), error) from error
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import grpc
 import pytest
 
 from client.cli import main
 from client.diagnosis import Deployment, Finding, Level, diagnose
 from client.probes import Probe
+from paceline.link_fault import is_hang, link_fault
 from paceline.v1 import common_pb2, router_pb2
 from tests.support.certificates import Authority
 from tests.support.small_fleet import SmallFleet, SmallRouter
@@ -191,6 +193,11 @@ def test_a_service_that_hangs_since_a_moment_ago_is_not_taken_for_one_behind_a_c
     finding, *_ = found(target("a:1"), Probe("draft", "a:2", common_pb2.ServiceInfo(), error=hangs), reply=reply)
     assert (finding.subject, finding.level) == ("draft a:2", Level.WARNING)
     assert "restart it where it still says nothing" in finding.remedy
+
+
+def test_a_port_that_hangs_up_is_no_service_that_hangs() -> None:
+    assert is_hang(link_fault(grpc.StatusCode.UNAVAILABLE, "ping timeout"))
+    assert not is_hang(link_fault(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; Socket closed"))
 
 
 def test_a_router_that_drains_is_told_apart_from_one_that_loads() -> None:

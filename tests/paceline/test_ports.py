@@ -41,6 +41,8 @@ def test_a_host_that_is_not_of_this_machine_is_named(free):
         check_ports([Listener("--port", "192.0.2.1", free)])
     with pytest.raises(ConfigError, match="the host does not resolve; name an address"):
         check_ports([Listener("--port", "no.such.host.invalid", 0)])
+    with pytest.raises(ConfigError, match="the host does not resolve; name an address"):
+        check_ports([Listener("--port", "a..b", 0)])
 
 
 @pytest.mark.parametrize("module", ["router", "draft_service", "target_service"])
