@@ -24,6 +24,7 @@ TARGET_MODULE = "target_service"
 DRAFT_MODULE = "draft_service"
 _LINK_CHECK_INTERVAL_S = 0.05
 _ROUTER_END_S = 5.0  # after its drain: it cancels what still runs and closes its connections
+_ROUTER_GONE_S = 0.5
 _LOOK_S = 0.1  # at the other services while one is awaited
 
 
@@ -161,7 +162,8 @@ class Fleet:
                 self._check_running()
                 try:
                     info = client.info()
-                except UnavailableError:
+                except UnavailableError:  # its port closes before its process is gone
+                    time.sleep(_ROUTER_GONE_S)
                     self._check_running()
                     raise
                 waiting = [replica for replica in (*info.targets, *info.drafts) if not replica.ready]

@@ -129,6 +129,11 @@ class ServiceProcess:
             )
             raise ServiceStartError(f"{message}\n{self._tail()}")
 
+    def restart(self, *, timeout_s: float) -> str:
+        """Starts a process that has ended again, on the port that it had. Raises ServiceStartError."""
+        self.start()
+        return self.wait_ready(time.monotonic() + timeout_s)
+
     def terminate(self) -> None:
         """Asks it to drain and end (SIGTERM); returns at once."""
         if self.running:

@@ -76,8 +76,7 @@ def test_a_killed_service_comes_back_on_its_port(started):
     first = process.pid
     process.kill()
     assert (process.running, process.exit_code) == (False, -signal.SIGKILL)
-    process.start()
-    assert process.wait_ready(soon()) == address
+    assert process.restart(timeout_s=WAIT_S) == address
     assert process.pid != first
 
 
@@ -86,8 +85,7 @@ def test_a_service_that_was_killed_by_someone_else_can_be_restarted_too(started)
     address = process.wait_ready(soon())
     os.kill(process.pid, signal.SIGKILL)
     assert gone(process.pid)
-    process.start()
-    assert process.wait_ready(soon()) == address
+    assert process.restart(timeout_s=WAIT_S) == address
 
 
 def test_a_service_that_will_not_end_is_killed_after_the_grace(started):

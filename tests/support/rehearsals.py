@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import threading
@@ -72,11 +73,14 @@ class Cable:
         while self._there:
             ready, _, _ = select.select([self._woken, *self._there], (), ())
             for sock in ready:
-                data = sock.recv(65536)
-                there = self._there.get(sock)
-                if there is not None and data:
-                    there.sendall(data)
-                elif sock is not self._woken:
+                data = b""
+                with contextlib.suppress(OSError):  # its user has closed the end
+                    data = sock.recv(65536)
+                    there = self._there.get(sock)
+                    if there is not None and data:
+                        there.sendall(data)
+                        continue
+                if sock is not self._woken:
                     self._there.pop(sock, None)
 
 
