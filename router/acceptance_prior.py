@@ -14,7 +14,8 @@ from paceline.types import TreeShape
 _LOG_NODES = np.array([0.0, 0.34, 0.45, 0.69, 1.1, 1.49, 2.13])
 _LOG_ODDS = np.array([0.55, 0.73, 0.81, 0.91, 1.03, 1.18, 1.24])
 # By how much the levels of a tree differ, the first one first, for it has more nodes where the deeper ones have few; a
-# chain's are alike. From the same rounds: 0.80, 0.78, 0.66, 0.62, 0.62 of those that came so far at (5,4,16).
+# chain's are alike. Fitted to the same lengths, and to how many drafts were accepted of those that came so far, by
+# level: 0.80, 0.78, 0.66, 0.62, 0.62 at (5,4,16).
 _BY_LEVEL = np.array([0.73, -0.13, -0.34, -0.77, -0.59, -0.6, -0.5])
 _LEVEL_WEIGHT = 0.75  # of a level in what the levels are on average, over the one before
 

@@ -50,7 +50,7 @@ def told(what: str, device: torch.device) -> Iterator[None]:
 
 
 class Progress:
-    """Of one step of the run, counted in unit. Says what it will take once _PACE_AFTER_S have shown its pace."""
+    """Of one step of the run, counted in unit. Says what time is left once _PACE_AFTER_S have shown its pace."""
 
     def __init__(
         self, what: str, *, total: int, start: int, unit: str, clock: Callable[[], float] = time.monotonic
