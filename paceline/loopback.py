@@ -45,8 +45,8 @@ def made_if_connected(make: Callable[[], RehearsalT]) -> RehearsalT | None:
 
 
 class FarEnd:
-    """The end of a rehearsed lane that is the peer's in a round. Owns the socket. Waits LONGEST_WAY_S at most, so that
-    a loopback that goes down costs rehearsals and no step."""
+    """The end of a rehearsed lane that is the peer's in a round. Owns the socket. Waits LONGEST_WAY_S at most: where a
+    loopback goes down, a step may come later by about twice that, in each of the last _MOST_SILENT rehearsals."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._frames = FrameSocket(sock)
