@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from client.departed import has_ended
 from client.mistaken import mistaken_service
 from paceline.errors import (
     RETRY_AFTER_KEY,
@@ -22,7 +23,7 @@ from paceline.errors import (
     UnavailableError,
     UnsupportedFieldError,
 )
-from paceline.link_fault import link_fault, nothing_answers
+from paceline.link_fault import connection_broke, link_fault, nothing_answers
 from paceline.tls import TlsIdentity
 from paceline.tls_fault import tls_fault
 
@@ -101,8 +102,12 @@ def retry_after_s(error: grpc.RpcError) -> float | None:
 
 
 def _explained(error: grpc.RpcError, address: str, tls: TlsIdentity | None) -> PacelineError:
-    """With what the other end's certificates and health say, where they are why; may take seconds."""
+    """With what the other end's certificates, health and port say, where they are why; may take seconds."""
     if error.code() is grpc.StatusCode.UNAVAILABLE and (fault := tls_fault(address, tls, error.details() or "")):
         return UnavailableError(f"no connection to {address}: {fault}")
-    mistake = mistaken_service(error, address, tls)
-    return InvalidInputError(mistake) if mistake else error_from_status(error, address)
+    if mistake := mistaken_service(error, address, tls):
+        return InvalidInputError(mistake)
+    explained = error_from_status(error, address)
+    if str(explained) == connection_broke(address) and has_ended(address):
+        return UnavailableError(f"the service at {address} has ended in mid-answer: ask again once it runs again")
+    return explained

@@ -38,6 +38,7 @@ _FAULTS = (
     ("Deadline Exceeded", "what answers {at} took longer than allowed: see whether it hangs or has too much to do"),
     ("ping timeout", "the connection{to} was given up, for pings went unanswered: see whether the process there hangs"),
 )
+_BROKE = "the connection{to} broke: see whether the process there still runs"
 _LOST = ("Socket closed", "Stream removed", "Connection reset", "recvmsg")
 _BROKEN = (*_LOST, "GOAWAY", "Cancelling all calls", LOST_STATUS)
 # gRPC begins with its own words, a service that passes them on does not.
@@ -62,12 +63,17 @@ def link_fault(code: grpc.StatusCode, details: str, address: str = "") -> str:
     for sign, words in _FAULTS:
         if sign in details:
             return words.format(**names)
-    return f"the connection{names['to']} broke: see whether the process there still runs"
+    return _BROKE.format(**names)
 
 
 def is_hang(fault: str) -> bool:
     """Whether link_fault's words are of a process that is there and says nothing."""
     return "hangs" in fault and "hangs up" not in fault
+
+
+def connection_broke(address: str) -> str:
+    """What link_fault says where it ended in the midst of a call."""
+    return link_fault(grpc.StatusCode.UNAVAILABLE, _LOST[0], address)
 
 
 def nothing_answers(address: str = "") -> str:
