@@ -43,6 +43,8 @@ class EndSignals:
         self._num_requests += 1
         if self._num_requests == 1:
             say(f"{new_line_on_terminal()}stopping: {self.waits_for}; Ctrl-C again ends them now", sys.stderr)
+        else:
+            say(f"{new_line_on_terminal()}ending them now", sys.stderr)
         raise KeyboardInterrupt
 
 

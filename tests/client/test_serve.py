@@ -77,7 +77,7 @@ def test_a_second_ctrl_c_ends_all_at_once_and_leaves_no_logs(watched, small_prog
     before = psutil.Process().children()
     assert watched(lambda: os.kill(os.getpid(), signal.SIGINT), "--router-args=--drain-timeout-s=1000") == 0
     out, err = capsys.readouterr()
-    assert err == "stopping: running answers get up to 1000 s; Ctrl-C again ends them now\n"
+    assert err == "stopping: running answers get up to 1000 s; Ctrl-C again ends them now\nending them now\n"
     assert out.endswith("stopped\n")
     assert not list(modules.glob("paceline-logs-*"))
     assert all(child in before for child in psutil.Process().children())
@@ -87,7 +87,8 @@ def test_two_ctrl_c_while_the_services_start_leave_nothing(watched, small_progra
     small_programs.setattr("client.launcher.TARGET_MODULE", "pressed_twice")
     before = psutil.Process().children()
     assert watched(lambda: None) == 0
-    assert capsys.readouterr().err == "stopping: services that start get up to 10 s; Ctrl-C again ends them now\n"
+    err = capsys.readouterr().err
+    assert err == "stopping: services that start get up to 10 s; Ctrl-C again ends them now\nending them now\n"
     assert not list(modules.glob("paceline-logs-*"))
     assert all(child in before for child in psutil.Process().children())
 
