@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -34,3 +35,15 @@ class SpeculationStats:
             tuple(mine + its for mine, its in pairs),
             self.late_rounds + other.late_rounds,
         )
+
+
+def count_by_depth(rounds: Sequence[int]) -> tuple[int, ...]:
+    """Entry d - 1: rounds that accepted at least d drafts. rounds: entry n counts those that accepted n."""
+    counts: list[int] = []
+    at_least = sum(rounds)
+    for exactly in rounds:
+        at_least -= exactly
+        if at_least == 0:
+            break
+        counts.append(at_least)
+    return tuple(counts)

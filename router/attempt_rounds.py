@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Iterable
 
-from paceline.stats import SpeculationStats
+from paceline.stats import SpeculationStats, count_by_depth
 from paceline.tree import MAX_NODES
 
 
@@ -30,26 +28,21 @@ class AttemptRounds:
 
         The first comes from the prompt; each round gives one, and the drafts that it accepted.
         """
-        late, proposed, accepted = 0, 0, list[int]()
+        late, proposed = 0, 0
+        accepted = [0] * MAX_NODES  # rounds of a tree by drafts accepted
         for entry in self._asked:
             num_nodes, length = divmod(entry, MAX_NODES)
             if num_nodes == 1:
                 late += 1
             else:
                 proposed += num_nodes - 1
-                accepted.append(length)
+                accepted[length] += 1
+        speculative, by_depth = sum(accepted), count_by_depth(accepted)
         return SpeculationStats(
-            speculative_rounds=len(accepted),
-            rounds=max(num_tokens - 1 - sum(accepted), late + len(accepted)),
-            accepted_drafts=sum(accepted),
+            speculative_rounds=speculative,
+            rounds=max(num_tokens - 1 - sum(by_depth), late + speculative),
+            accepted_drafts=sum(by_depth),
             proposed_drafts=proposed,
-            accepted_by_depth=_by_depth(accepted),
+            accepted_by_depth=by_depth,
             late_rounds=late,
         )
-
-
-def _by_depth(accepted: Iterable[int]) -> tuple[int, ...]:
-    """Entry d - 1: how many accepted at least d."""
-    rounds = Counter(accepted)
-    depths = range(1, max(rounds, default=0) + 1)
-    return tuple(sum(count for length, count in rounds.items() if length >= depth) for depth in depths)

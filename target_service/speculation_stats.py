@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from paceline.stats import SpeculationStats
+from paceline.stats import SpeculationStats, count_by_depth
 from paceline.tree import MAX_NODES
 
 WINDOW_ROUNDS = 256
@@ -38,15 +38,14 @@ class RoundCounts:
 
     def of(self, row: int) -> SpeculationStats:
         """One request's counts as they are now."""
-        accepted = self._accepted[row]
-        at_least = accepted[::-1].cumsum()[::-1]  # entry d: rounds that accepted d drafts or more
-        by_depth = at_least[1 : np.count_nonzero(at_least)].tolist()
+        accepted = self._accepted[row].tolist()
+        by_depth = count_by_depth(accepted)
         return SpeculationStats(
-            speculative_rounds=int(at_least[0]),
+            speculative_rounds=sum(accepted),
             rounds=self._rounds.item(row),
             accepted_drafts=sum(by_depth),
             proposed_drafts=self._proposed.item(row),
-            accepted_by_depth=tuple(by_depth),
+            accepted_by_depth=by_depth,
             late_rounds=self._late_rounds.item(row),
         )
 
@@ -75,14 +74,7 @@ class AcceptanceWindow:
 
     def accepted_by_depth(self) -> list[float]:
         """Entry d - 1: share of the rounds that accepted at least d drafts."""
-        shares: list[float] = []
-        at_least = len(self._accepted)
-        for rounds in self._rounds_by_length:
-            at_least -= rounds
-            if at_least == 0:
-                break
-            shares.append(at_least / len(self._accepted))
-        return shares
+        return [count / len(self._accepted) for count in count_by_depth(self._rounds_by_length)]
 
     def _count(self, accept_length: int, rounds: int) -> None:
         self._rounds_by_length[accept_length] += rounds
