@@ -9,6 +9,7 @@ import numpy as np
 from bench.timed_run import LEAST_TOKENS
 from paceline.step_table import Floats
 from paceline.types import TreeShape
+from router.acceptance_prior import chance_of
 
 
 @dataclass(slots=True, eq=False)
@@ -43,8 +44,7 @@ class SimRequest:
 
     def accept(self, odds: Floats) -> int:
         """Accepted drafts of one round. odds: [levels] of its shape, on average."""
-        chance = 1.0 / (1.0 + np.exp(-(odds + self.skill)))
-        failures = np.nonzero(self.rng.random(len(odds)) >= chance)[0]
+        failures = np.nonzero(self.rng.random(len(odds)) >= chance_of(odds + self.skill))[0]
         return int(failures[0]) if len(failures) else len(odds)
 
 

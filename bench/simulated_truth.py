@@ -16,6 +16,7 @@ from bench.simulated_steps import LEAST_SAMPLES, samples, served_steps
 from bench.simulated_world import World, parse_proposals, parse_world
 from paceline.errors import ConfigError
 from paceline.step_table import StepTable
+from router.acceptance_prior import drafts_of
 from router.tree_costs import RPC_MS
 from target_service.deadline import longest_wait_ms
 
@@ -61,8 +62,7 @@ def skills_of(sweep: dict[str, Any], world: World) -> list[float]:
             continue
         shape = fixed_shape(policy)
         assert shape is not None
-        chance = 1.0 / (1.0 + np.exp(-(world.odds(shape)[:, None] + _SKILLS)))
-        expected = np.cumprod(chance, axis=0).sum(axis=0)  # drafts a round
+        expected = drafts_of(world.odds(shape) + _SKILLS[:, None])  # drafts a round
         rounds, accepted = np.hsplit(np.array(drafts, float), 2)
         log_likelihood -= 0.5 * (accepted - rounds * expected) ** 2 / np.maximum(rounds * _ROUND_VARIANCE, 1.0)
     return [float(skill) for skill in _SKILLS[log_likelihood.argmax(axis=1)]]

@@ -16,7 +16,7 @@ from bench.simulated_requests import RandomRequests, Requests
 from paceline.errors import ConfigError
 from paceline.step_table import Floats, StepTable
 from paceline.types import TreeShape
-from router.acceptance_prior import prior_log_odds
+from router.acceptance_prior import drafts_of, prior_log_odds
 from router.cost_tables import ProposeTable, covers
 
 _MOST_SHIFT = 8.0  # of log-odds
@@ -136,7 +136,7 @@ class World:
         low, high = -_MOST_SHIFT, _MOST_SHIFT
         for _ in range(50):
             shift = (low + high) / 2
-            low, high = (shift, high) if _drafts(prior + shift) < drafts else (low, shift)
+            low, high = (shift, high) if drafts_of(prior + shift) < drafts else (low, shift)
         return low
 
 
@@ -185,11 +185,6 @@ def parse_proposals(entries: Sequence[dict[str, Any]]) -> ProposeTable:
 
 def _prior(shape: TreeShape) -> Floats:
     return prior_log_odds(shape, _depth(shape))
-
-
-def _drafts(odds: Floats) -> float:
-    """Accepted in a round, on average."""
-    return float(np.cumprod(1.0 / (1.0 + np.exp(-odds))).sum())
 
 
 def _is_chain(shape: TreeShape) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.step_table import Floats
-from router.acceptance_prior import prior_log_odds
+from router.acceptance_prior import chance_of, drafts_of, prior_log_odds
 from router.shape_menu import ShapeMenu
 
 Ints = NDArray[np.int64]
@@ -121,8 +121,7 @@ class AcceptanceModel:
     def lengths(self, skill: Floats) -> Floats:
         """[len(skill), shapes]: expected accepted length of a round, the extra token included, late rounds as well."""
         odds = self._odds()[None] + skill[:, None, None]
-        drafts = np.cumprod(_chance(odds), axis=2).sum(axis=2)
-        lengths: Floats = 1.0 + (1.0 - self.late_share) * drafts
+        lengths: Floats = 1.0 + (1.0 - self.late_share) * drafts_of(odds)
         return lengths
 
     def observe(self, seen: RoundsSeen, skills: Skills) -> None:
@@ -136,11 +135,11 @@ class AcceptanceModel:
         tried = depths < np.minimum(accepted + 1, self.menu.depth[shape])[:, None]
         passed = depths < accepted[:, None]
         odds = self._odds()[shape]
-        chance = np.where(tried, _chance(odds + skills.mean[slot][:, None]), 0.0)
+        chance = np.where(tried, chance_of(odds + skills.mean[slot][:, None]), 0.0)
         skills.learn(slot, (passed - chance).sum(axis=1), (chance * (1.0 - chance)).sum(axis=1))
         self.hear(skills, np.unique(slot), least=_HEARD)
         known = skills.has_spoken[slot]
-        chance = np.where(tried, _chance(self._odds()[shape] + skills.mean[slot][:, None]), 0.0)[known]
+        chance = np.where(tried, chance_of(self._odds()[shape] + skills.mean[slot][:, None]), 0.0)[known]
         self._learn_offsets(shape[known], passed[known] - chance, chance * (1.0 - chance))
 
     def hear(self, skills: Skills, slots: Ints, *, least: float = 0.0) -> None:
@@ -182,8 +181,3 @@ class AcceptanceModel:
         total = known.sum(axis=1, keepdims=True)
         mean = (known * self._offset).sum(axis=1, keepdims=True) / np.maximum(total, 1e-9)
         self._offset -= np.where(known > 0, mean, 0.0)
-
-
-def _chance(odds: Floats) -> Floats:
-    chance: Floats = 1.0 / (1.0 + np.exp(-odds))
-    return chance

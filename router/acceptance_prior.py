@@ -31,3 +31,15 @@ def prior_log_odds(shape: TreeShape, max_depth: int) -> Floats:
     odds = np.full(max_depth, -np.inf)
     odds[:depth] = levels[:max_depth]
     return odds
+
+
+def chance_of(odds: Floats) -> Floats:
+    """Of log-odds."""
+    chance: Floats = 1.0 / (1.0 + np.exp(-odds))
+    return chance
+
+
+def drafts_of(odds: Floats) -> Floats:
+    """Accepted in a round, on average. odds: [..., levels], that one more level is accepted."""
+    drafts: Floats = np.cumprod(chance_of(odds), axis=-1).sum(axis=-1)
+    return drafts
