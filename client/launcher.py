@@ -147,7 +147,7 @@ class Fleet:
     def _check(self) -> None:
         """Raises ConfigError or ServiceStartError for what can be told without a model."""
         config = self.config
-        listeners = listeners_of(config.host, port=config.router_port)
+        listeners = listeners_of(config.host, config.router_port)
         listeners += listeners_in(config.router_flags, host=config.host)
         for flags, count in ((config.target_flags, config.num_targets), (config.draft_flags, config.num_drafts)):
             listeners += listeners_in(flags, host=config.host) * count

@@ -74,10 +74,8 @@ class DraftConfig(ServiceFlags):
     @property
     def listeners(self) -> list[Listener]:
         """The ports that its flags name."""
-        sides = listeners_of(
-            self.host, round_port=self.round_port, metrics_port=self.metrics_port, health_port=self.health_port
-        )
-        return [Listener("--port", self.host, self.port), *sides]
+        sides = {"round_port": self.round_port, "metrics_port": self.metrics_port, "health_port": self.health_port}
+        return listeners_of(self.host, self.port, **sides)
 
     def __post_init__(self) -> None:
         self.check_service_flags()

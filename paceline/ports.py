@@ -21,9 +21,10 @@ class Listener:
     port: int  # 0: a free one, whose host is still to be looked at
 
 
-def listeners_of(host: str, **ports: int) -> list[Listener]:
-    """Those of one service, by field name; 0 is none, or a free one."""
-    return [Listener("--" + name.replace("_", "-"), host, port) for name, port in ports.items() if port]
+def listeners_of(host: str, port: int, **sides: int) -> list[Listener]:
+    """Those of one service: its own, 0 for a free one, and by field name those beside it, 0 for none."""
+    beside = [Listener("--" + name.replace("_", "-"), host, side) for name, side in sides.items() if side]
+    return [Listener("--port", host, port), *beside]
 
 
 def require_apart(listeners: Sequence[Listener]) -> None:

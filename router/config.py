@@ -80,9 +80,8 @@ class RouterConfig(ServiceFlags):
     @property
     def listeners(self) -> list[Listener]:
         """The ports that its flags name."""
-        sides = listeners_of(self.host, metrics_port=self.metrics_port, health_port=self.health_port)
-        page = [] if self.page_port is None else [Listener("--page-port", self.page_host, self.page_port)]
-        return [Listener("--port", self.host, self.port), *sides, *page]
+        own = listeners_of(self.host, self.port, metrics_port=self.metrics_port, health_port=self.health_port)
+        return own if self.page_port is None else [*own, Listener("--page-port", self.page_host, self.page_port)]
 
     def __post_init__(self) -> None:
         self.check_service_flags()

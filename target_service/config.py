@@ -103,8 +103,7 @@ class TargetConfig(ServiceFlags):
     @property
     def listeners(self) -> list[Listener]:
         """The ports that its flags name."""
-        sides = listeners_of(self.host, metrics_port=self.metrics_port, health_port=self.health_port)
-        return [Listener("--port", self.host, self.port), *sides]
+        return listeners_of(self.host, self.port, metrics_port=self.metrics_port, health_port=self.health_port)
 
     @property
     def ranks_per_host(self) -> int:
