@@ -40,6 +40,7 @@ from engine.head_weights import check_head
 from engine.memory import refusing_exhaustion
 from engine.pages import PageAllocator
 from engine.wire import dtype_named
+from kernels.busy_wait import LOOK
 from paceline.errors import UnavailableError
 from paceline.loopback import WhileConnected, made_if_connected
 from paceline.mailbox import Mailbox
@@ -120,7 +121,7 @@ class DraftService:
         wait_s = busy_wait_s(draft.config.busy_wait_ms, beside_gpu=is_gpu)
         self._rehearsal = draft.rehearsal
         rehearse = None if draft.rehearsal is None else WhileConnected(draft.rehearsal.run)
-        mailbox = Mailbox[Event | None](wait_s, rehearse)
+        mailbox = Mailbox[Event | None](wait_s, rehearse, look=LOOK)
         self._lanes = RoundLanes(LaneTerms(self.info.incarnation, max_replies, plumbing.lane_bytes, mailbox.watch))
         call = loop.call_soon_threadsafe
         sender = ReplySender(self._lanes, front=self._front, call=call)

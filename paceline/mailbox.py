@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from paceline.rehearsal_pace import RehearsalPace
 
 EventT = TypeVar("EventT")
+Look = Callable[[list[int], float], list[int]]  # descriptors, seconds: those that have something by then
 
 _SELECTABLE = 1024  # descriptors below: select waits to the microsecond, poll to the millisecond
 
@@ -43,11 +44,19 @@ class Mailbox(Generic[EventT]):
     costs two threads' wakes, and the interpreter's lock between them.
     """
 
-    def __init__(self, busy_wait_s: float = 0.0, rehearse: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        busy_wait_s: float = 0.0,
+        rehearse: Callable[[], object] | None = None,
+        *,
+        look: Look | None = None,
+    ) -> None:
         """busy_wait_s: since a source had something last, in which a wait keeps looking and does not sleep. rehearse:
-        called in such a wait, see RehearsalPace, to keep at hand the code that what comes will need."""
+        called in such a wait, see RehearsalPace, to keep at hand the code that what comes will need. look: in such a
+        wait, ``kernels.busy_wait.LOOK``; None looks with neither a pause nor C."""
         self._busy_wait_s = busy_wait_s
         self._rehearse = rehearse
+        self._look_busily = look or _look
         self._pace = RehearsalPace()
         self._heard_s = -math.inf  # when a source had something last
         self._events: deque[EventT] = deque()
@@ -130,23 +139,16 @@ class Mailbox(Generic[EventT]):
         pace = self._pace
         pace.begin(now_s)
         while now_s < busy_until_s:
-            ready = self._ready(0.0)
+            until_s = busy_until_s if self._rehearse is None else min(busy_until_s, pace.due_s)
+            ready = self._look_busily(self._descriptors, until_s - now_s)
             now_s = time.monotonic()
             if ready:
                 pace.came_s = now_s
                 return ready
             if self._rehearse is not None and now_s >= pace.due_s:
                 self._rehearse()
-                pace.rehearsed(now_s, time.monotonic())
-        return self._ready(None if timeout_s is None else max(0.0, end_s - now_s))
-
-    def _ready(self, timeout_s: float | None) -> list[int]:
-        if max(self._descriptors) < _SELECTABLE:
-            return select.select(self._descriptors, (), (), timeout_s)[0]
-        poll = select.poll()
-        for descriptor in self._descriptors:
-            poll.register(descriptor, select.POLLIN)
-        return [descriptor for descriptor, _ in poll.poll(None if timeout_s is None else math.ceil(timeout_s * 1e3))]
+                pace.rehearsed(now_s, now_s := time.monotonic())
+        return _ready(self._descriptors, None if timeout_s is None else max(0.0, end_s - now_s))
 
     def _admit(self) -> None:
         with self._lock:
@@ -158,3 +160,19 @@ class Mailbox(Generic[EventT]):
     def _ring(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it has not heard the last time yet
             os.write(self._bell, b"\0")
+
+
+def _look(descriptors: list[int], for_s: float) -> list[int]:
+    until_s = time.monotonic() + for_s
+    while not (ready := _ready(descriptors, 0.0)) and time.monotonic() < until_s:
+        pass
+    return ready
+
+
+def _ready(descriptors: list[int], timeout_s: float | None) -> list[int]:
+    if max(descriptors) < _SELECTABLE:
+        return select.select(descriptors, (), (), timeout_s)[0]
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(None if timeout_s is None else math.ceil(timeout_s * 1e3))]

@@ -13,6 +13,7 @@ from typing import TypeVar
 from prometheus_client import CollectorRegistry
 
 from engine.pages import PageAllocator
+from kernels.busy_wait import LOOK, pause
 from kernels.ops import WalkLimits
 from paceline.address import address_of
 from paceline.errors import PacelineError, UnavailableError
@@ -133,7 +134,7 @@ class TargetService:
         self._config = config
         self._loop = asyncio.get_running_loop()
         wait_s = busy_wait_s(config.busy_wait_ms, beside_gpu=target.parts.runner.is_asynchronous)
-        self._mailbox = Mailbox[Event](wait_s)
+        self._mailbox = Mailbox[Event](wait_s, look=LOOK)
         identity = LinkIdentity(
             incarnation=info.incarnation,
             name=address_of(config.host, config.port),
@@ -150,7 +151,7 @@ class TargetService:
             self._rehearsal = None if rehearsed is None else made_if_connected(partial(Rehearsal, rehearsed))
         rehearsals = None
         if self._rehearsal is not None:
-            rehearsals = RehearsalTime(WhileConnected(self._rehearsal.run), target.parts.times)
+            rehearsals = RehearsalTime(WhileConnected(self._rehearsal.run), target.parts.times, sleep=pause)
         engine = EngineLoop(target.parts, self._mailbox, outlets, rehearsals=rehearsals)
         self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine", daemon=True)
         self._rpc = plumbing.server(SERVICE_NAME)

@@ -12,6 +12,8 @@
 #include <sched.h>
 #include <stdint.h>
 
+#include "pause.h"
+
 typedef void (*Work)(void *job); /* Takes pieces of the job until none is left; runs on several threads at once. */
 
 enum { MAX_HELPERS = 255, SPIN_ROUNDS = 4000 };
@@ -27,14 +29,6 @@ static struct {
     pthread_cond_t wake;
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER};
 
-static inline void pool_pause(void) {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static inline uint32_t pool_generation(uint64_t state) { return (uint32_t)(state >> 32); }
 
 /* The state of a generation other than seen. */
@@ -43,7 +37,7 @@ static uint64_t pool_await(uint32_t seen) {
     for (int round = 0; round < SPIN_ROUNDS; round++) {
         state = __atomic_load_n(&pool.state, __ATOMIC_ACQUIRE);
         if (pool_generation(state) != seen) return state;
-        pool_pause();
+        pause_core();
     }
     pthread_mutex_lock(&pool.mutex);
     __atomic_add_fetch(&pool.num_asleep, 1, __ATOMIC_SEQ_CST);
@@ -113,7 +107,7 @@ static void pool_run(Work work, void *job, int num_threads) {
     work(job);
     __atomic_and_fetch(&pool.state, ~(uint64_t)0xffff0000, __ATOMIC_ACQ_REL);
     for (int round = 0; __atomic_load_n(&pool.state, __ATOMIC_ACQUIRE) & 0xffff; round++)
-        if (round < SPIN_ROUNDS) pool_pause();
+        if (round < SPIN_ROUNDS) pause_core();
         else sched_yield();
     __atomic_store_n(&pool.is_taken, 0, __ATOMIC_RELEASE);
 }

@@ -175,6 +175,7 @@ PyMethodDef table_methods[] = {
     {"copy_buffer", (PyCFunction)(void (*)(void))py_copy_buffer, METH_FASTCALL, NULL},
     {"stage_columns", (PyCFunction)(void (*)(void))py_stage_columns, METH_FASTCALL, NULL},
     {"take_round", (PyCFunction)(void (*)(void))py_take_round, METH_FASTCALL, NULL},
+    {"look", (PyCFunction)(void (*)(void))py_look, METH_FASTCALL, NULL},
     {"read_extend", (PyCFunction)(void (*)(void))py_read_extend, METH_FASTCALL, NULL},
     {"write_verify", (PyCFunction)(void (*)(void))py_write_verify, METH_FASTCALL, NULL},
     {"answered_stream", (PyCFunction)(void (*)(void))py_answered_stream, METH_FASTCALL, NULL},

@@ -27,6 +27,8 @@ PyObject *py_answered_stream(PyObject *self, PyObject *const *args, Py_ssize_t g
 
 PyObject *py_survey(PyObject *self, PyObject *const *args, Py_ssize_t given);
 
+PyObject *py_look(PyObject *self, PyObject *const *args, Py_ssize_t given);
+
 PyObject *py_read_extend(PyObject *self, PyObject *const *args, Py_ssize_t given);
 
 PyObject *py_write_rows(PyObject *self, PyObject *const *args, Py_ssize_t given);
