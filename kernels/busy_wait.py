@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from kernels.extension import EXTENSION
 
-# Descriptors, seconds: those that have something to read, or have ended. Looks once at least, and again until one has or
-# the time is over; raises OSError. None without the C extension.
+# Descriptors, seconds: those that have something to read, or have ended. Looks once at least, and again until one has
+# or the time is over. Raises OSError. None without the C extension.
 LOOK: Callable[[list[int], float], list[int]] | None = None if EXTENSION is None else EXTENSION.look
 
 

@@ -59,8 +59,8 @@ class TargetConfig(ServiceFlags):
 
     busy_wait_ms: float | None = flag(
         None,
-        help="how long the engine's thread looks for the next trees without sleeping; unless 0, it does not sleep while a "
-        "step verifies trees either. This takes a core; unset: 10 on a GPU with 4 cores or more, else 0",
+        help="how long the engine's thread looks for the next trees without sleeping, which takes a core; unless 0, it "
+        "does not sleep while a step verifies trees; unset: 10 on a GPU with 4 cores or more, else 0",
     )
     disable_overlap_schedule: bool = flag(
         False, help="one step at a time: no half of a round while the other is drafted, no plain step ahead"
