@@ -23,6 +23,7 @@ _OTHER = 0.3  # of what one growth, or one way to step, shows, that holds for an
 _KEEP_S = 120.0  # over which what was seen fades
 _FORGOTTEN = 0.02  # weight of a cell that goes
 _MOST_OFF = 0.5  # in logarithms: a pause of the machine teaches little
+_CHANGED = 0.15  # of a promise, in logarithms: then what a cell shows weighs one stretch at most
 _MAX_CELLS = 32
 
 
@@ -46,7 +47,8 @@ class TrackRecord:
 
     Costs are sums of parts, each fitted to what it is seen to be; what a round takes as a whole, with all that runs
     beside it, is not always their sum. Here is what is left, by batch size, growth and nodes, for the cells that were
-    tried and, the less the further, those around them. When costs learn, what cells say is what is left of it then.
+    tried and, the less the further, those around them. When costs learn, what cells say is what is left of it then, and
+    is believed the less: a machine that turned fast while one way ran would show all others as slow as they were.
     """
 
     def __init__(self) -> None:
@@ -79,15 +81,15 @@ class TrackRecord:
         if cell is None:
             if len(self._cells) == _MAX_CELLS:
                 self._cells.remove(min(self._cells, key=lambda cell: cell.weight))
-            cell = _Cell(batch, stretch.growth, joined, nodes, off, 1.0, stretch.promise, promised)
+            cell = _Cell(batch, stretch.growth, joined, nodes, off, 1.0, stretch.promise, promised, promised)
             self._cells.append(cell)
             return
         self._rebase(cell)
-        cell.weight = min(cell.weight + 1.0, _MOST)
+        cell.weight = min(cell.worth + 1.0, _MOST)
         cell.off += (off - cell.off) / cell.weight
         cell.batch += (batch - cell.batch) / cell.weight
         cell.nodes += (nodes - cell.nodes) / cell.weight
-        cell.promise, cell.promised = stretch.promise, promised
+        cell.promise, cell.promised, cell.noted = stretch.promise, promised, promised
 
     def look(self, now_s: float) -> None:
         """Lets old cells fade, and one of them, in turn, see what the costs say by now."""
@@ -113,7 +115,7 @@ class TrackRecord:
         near_growth[(growths[:, None] == OFF) != (theirs == OFF)] = 0.0
         near_way = np.where((joined & drafts)[:, None] == self._column("joined"), 1.0, _OTHER)
         near = near_nodes * near_growth * near_way
-        weight = near_batch * self._column("weight")
+        weight = near_batch * self._column("worth")
         offs = np.clip(self._column("off"), -_MOST_OFF, _MOST_OFF)
         off = ((weight * offs) @ near.T + prior) / (weight @ near.T + _PRIOR)
         factors: Floats = np.exp(off)
@@ -147,6 +149,13 @@ class _Cell:
     weight: float
     promise: Callable[[], float]  # of the last stretch
     promised: float  # by it, as ``off`` has it
+    noted: float  # promised when that stretch was
+
+    @property
+    def worth(self) -> float:
+        """What the cell weighs: the less, the more the promise has changed since."""
+        changed = float(np.log(self.promised / self.noted)) / _CHANGED
+        return self.weight / (1.0 + self.weight * changed**2)
 
 
 def _kernel(octaves: Floats) -> Floats:

@@ -93,6 +93,22 @@ def test_a_promise_that_swings_and_comes_back_leaves_nothing() -> None:
     assert factor(record) == pytest.approx(before)
 
 
+def test_a_machine_that_turned_fast_does_not_hold_it_against_the_ways_that_do_not_run() -> None:
+    record, trees, plain = TrackRecord(), Promised(100.0), Promised(80.0)
+    ran(record, 95.0, promise=trees)
+    as_seen = factor(record)
+    for promise in (trees, plain):
+        promise.value *= 1.6
+    for _ in range(8):
+        record.note(Stretch(8.0, OFF, False, 1.0, plain.value, plain))
+        record.look(now_s=0.0)
+    assert factor(record) == pytest.approx(1.0, abs=0.1), "95 of 160 was not what trees give now"
+    trees.value /= 1.6
+    record.look(now_s=0.0)
+    record.look(now_s=0.0)
+    assert factor(record) == pytest.approx(as_seen), "it turned slow again"
+
+
 def test_what_was_seen_long_ago_counts_for_nothing() -> None:
     record, fresh = TrackRecord(), TrackRecord()
     ran(record, 60.0)
