@@ -23,7 +23,6 @@ BUSY_WAIT_S = 0.0002  # between looks at a step under way, while the other half'
 # Orders wait for the interpreter's lock while this thread puts a step's news together: 0.45 ms of a round of 10 ms, one
 # H200 at the 8B shape. So the news waits until they have left.
 HEAD_START_S = 0.0003
-
 LONGEST_LOOK_S = 0.001  # between looks at a step under way that may be over sooner than expected
 # A step is launched so long before the one before it is expected to be over: launches, and the error of the guess.
 _LEAD = 2.0
@@ -36,11 +35,11 @@ class EngineLoop:
     outlets.
 
     Where the device computes on its own, what others are to know of a step is put together and delivered while the
-    next one runs, or at once where none is due: between a result and the next launch there is only what these need.
-    Where rounds are split in halves, the step of one is launched behind that of the other, so that the device has no
-    rest at all. Where no decoding request speculates, each step is launched behind the one before: shortly before that
-    is over, so that a prompt that comes meanwhile does not miss it. Where the loop's thread computes, a step's news is
-    delivered before the next step, and after the asks to drafts have left.
+    next one runs, which may wait 2 ms for its trees, or at once where none is due: between a result and the next launch
+    there is only what these need. Where rounds are split in halves, the step of one is launched behind that of the
+    other, so that the device has no rest at all. Where no decoding request speculates, each step is launched behind the
+    one before: shortly before that is over, so that a prompt that comes meanwhile does not miss it. Where the loop's
+    thread computes, a step's news is delivered before the next step, and after the asks to drafts have left.
     """
 
     def __init__(
@@ -115,8 +114,7 @@ class EngineLoop:
 
     @property
     def _may_run_ahead(self) -> bool:
-        is_able = self._parts.runs_ahead and self._parts.runner.is_asynchronous
-        return is_able and self._flights.may_run_ahead
+        return self._parts.runs_ahead and self._parts.runner.is_asynchronous and self._flights.may_run_ahead
 
     @property
     def _follow_s(self) -> float:
@@ -183,14 +181,17 @@ class EngineLoop:
         if self._calls.has_sent and self._reporter.holds_step:
             self._calls.has_sent = self._is_idle = False
             return HEAD_START_S
-        self._reporter.flush_changes()
         until_s = self._due.until_s
+        awaits_trees = until_s is not None and self._parts.runner.is_asynchronous
+        hold_s = self._reporter.hold_s(now_s) if awaits_trees else 0.0
+        if not hold_s:
+            self._reporter.flush_changes()
         if until_s is None:
             self._waiting_since_s = None
             return IDLE_WAIT_S
         if self._waiting_since_s is None:
             self._waiting_since_s = self._calls.asked_s
-        return min(max(until_s - now_s, 0.0), IDLE_WAIT_S)
+        return min(max(until_s - now_s, 0.0), hold_s or IDLE_WAIT_S)
 
     def _land(self) -> None:
         """The first step under way becomes known: it is committed, and the drafts are asked for what follows."""

@@ -20,6 +20,9 @@ from target_service.speculation_stats import AcceptanceWindow
 from target_service.step_plan import PlannedStep
 from target_service.step_runner import StepResult
 
+# Trees of three levels are there 0.55 ms after the ask, one H200 at the 8B shape: news that is told meanwhile keeps the
+# interpreter's lock from the thread that waits for them.
+_LONGEST_HOLD_S = 0.002
 _LAG_STEPS = 16  # between looks at how far the drafts are behind: a look costs a loop over the requests
 
 
@@ -88,6 +91,14 @@ class Reporter:
     def holds_step(self) -> bool:
         """Whether a step was noted and not told of."""
         return self._done is not None
+
+    def hold_s(self, now_s: float) -> float:
+        """How long the step that was noted may still wait for a launch; 0 where it may not, for it has somebody's first
+        token or end, or something else is to be told, or where none is held."""
+        done = self._done
+        if done is None or done.planned.num_chunk_tokens or done.committed.ended or self._parts.requests.has_news:
+            return 0.0
+        return max(0.0, done.marks.asked_s + _LONGEST_HOLD_S - now_s)
 
     def flush(self) -> None:
         """Tells of the step that was noted, if there is one."""

@@ -46,6 +46,28 @@ def test_a_steps_tokens_leave_after_the_next_launch(loop, monkeypatch):
     assert len(output.tokens) == 3
 
 
+def test_tokens_wait_for_trees_that_come_soon_but_for_a_first_token_and_no_longer_than_2_ms(loop, head_draft):
+    def turns() -> int:
+        for _ in range(6):
+            loop.turn()
+        return len(output.tokens)
+
+    output = loop.submit(50, random_prompt(5), params=LONG, decision=always(TREE))
+    assert turns() == 1, "of the prompt's step, though its draft has not answered"
+    head_draft.serve()
+    assert turns() == 1
+    loop.clock.sleep(0.0021)
+    of_two_steps = turns()
+    assert of_two_steps > 1, "2 ms after the ask"
+    head_draft.serve()
+    assert turns() == of_two_steps
+    head_draft.serve()
+    assert turns() > of_two_steps, "the next step was launched"
+    head_draft.run()
+    assert len(output.tokens) == 40
+    loop.check_all_pages_free()
+
+
 def test_the_last_tokens_leave_at_once_where_no_step_follows(loop):
     output = loop.submit(1, random_prompt(4), params=SamplingParams(max_tokens=2, ignore_eos=True))
     loop.turn()
