@@ -1,33 +1,17 @@
-"""The ``paceline`` command against a scripted router: output, exit codes, Ctrl-C."""
+"""The ``paceline`` command against a scripted router: output and exit codes."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
-import signal
-import subprocess
 import sys
-import threading
-from pathlib import Path
 
 import grpc
 import pytest
 
 from client.cli import main
 from paceline.errors import UnavailableError
-from paceline.v1 import common_pb2, router_pb2
-from tests.support.waiting import WAIT_S
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def answer_long(request, context):
-    """A first token, then nothing until the client is gone."""
-    stopped = threading.Event()
-    context.add_callback(stopped.set)
-    yield router_pb2.GenerateResponse(text="Once", token_ids=[5], prompt_ids=[1])
-    stopped.wait(WAIT_S)
+from paceline.v1 import router_pb2
 
 
 def test_generate_streams_the_text_and_says_the_figures_on_stderr(router, capsys):
@@ -137,77 +121,6 @@ def test_help_lists_every_command(capsys):
     assert main([]) == 2
 
 
-def test_ctrl_c_cancels_the_request_on_the_router(router):
-    router.script = answer_long
-    command = [sys.executable, "-m", "client.cli", "generate", "hi", "--router", router.address]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
-        assert process.stdout.read(4) == b"Once"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(WAIT_S) == 130
-    assert router.ended.wait(WAIT_S)
-
-
-def test_a_reader_that_goes_away_ends_the_command_quietly(router):
-    router.script = answer_long
-    command = [sys.executable, "-m", "client.cli", "info", "--router", router.address]
-    read_end, write_end = os.pipe()
-    os.close(read_end)
-    done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, cwd=ROOT, timeout=WAIT_S, check=False)
-    os.close(write_end)
-    assert (done.returncode, done.stderr) == (1, b"")
-
-
-THE_COMMAND = ["-c", "from client.cli import main; raise SystemExit(main())", "generate", "hi"]
-
-
-@pytest.mark.parametrize("argv", [THE_COMMAND, ["-m", "client.start", "paceline generate", "grpc"]])
-def test_ctrl_c_while_a_command_is_still_imported_is_one_line(argv, tmp_path):
-    (tmp_path / "grpc.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, *argv], env=env, **pipes) as process:
-        assert process.stdout.readline() == "importing\n"
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=WAIT_S)[1] == "paceline generate: interrupted\n"
-    assert process.returncode == 130
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the full device is Linux's")
-@pytest.mark.parametrize(("argv", "unbuffered"), [(["info"], ""), (["generate", "hi"], "1")])
-def test_a_full_device_is_one_line_on_stderr(router, argv, unbuffered):
-    command = [sys.executable, "-m", "client.cli", *argv, "--router", router.address]
-    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=env, check=False)
-    assert done.returncode == 1
-    words = "the output cannot be written: No space left on device; make room, or write elsewhere"
-    assert done.stderr == f"paceline {argv[0]}: {words}\n"
-
-
-def chat(router, monkeypatch, lines, *flags):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines) + "\n"))
-    return main(["chat", "--router", router.address, *flags])
-
-
-def test_chat_sends_the_whole_conversation_and_forgets_it_on_reset(router, monkeypatch, capsys):
-    lines = ["first", "second", "", "/reset", "third", "/what", "/exit", "never sent"]
-    assert chat(router, monkeypatch, lines, "--system", "be brief") == 0
-    turns = [[message.content for message in request.chat.messages] for request in router.requests]
-    assert turns == [
-        ["be brief", "first"],
-        ["be brief", "first", "Hello", "second"],
-        ["be brief", "third"],
-    ]
-    assert capsys.readouterr().out == "Hello\n" * 3
-
-
-def test_chat_leaves_out_a_line_that_is_no_utf_8_and_goes_on(router, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"first\n\xff bad\nsecond\n"), encoding="utf-8"))
-    assert main(["chat", "--router", router.address]) == 0
-    assert [request.chat.messages[-1].content for request in router.requests] == ["first", "second"]
-    assert capsys.readouterr().err.count("this line is no UTF-8 and was left out") == 1
-
-
 def test_a_prompt_that_is_no_utf_8_is_refused(router, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8"))
     assert main(["generate", "-", "--router", router.address]) == 2
@@ -221,36 +134,6 @@ def test_generate_takes_flags_from_a_file_and_those_of_the_command_line_win(rout
     params = router.requests[0].sampling_params
     assert (params.max_tokens, params.seed, params.ignore_eos) == (7, 4, True)
     assert router.requests[0].chat.messages[0].content == "say hi"
-
-
-def test_chat_goes_on_after_a_refused_message(router, monkeypatch, capsys):
-    def refuse_long(request, context):
-        if len(request.chat.messages[-1].content) > 10:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the prompt is too long")
-        yield router_pb2.GenerateResponse(
-            text="ok",
-            token_ids=[1],
-            finish_reason=common_pb2.FINISH_REASON_STOP,
-            usage=router_pb2.Usage(completion_tokens=1),
-        )
-
-    router.script = refuse_long
-    assert chat(router, monkeypatch, ["a message that is long", "short"]) == 0
-    assert [message.content for message in router.requests[1].chat.messages] == ["short"]
-    assert "the prompt is too long" in capsys.readouterr().err
-
-
-def test_chat_from_a_file_ends_where_the_router_fails(router, monkeypatch, capsys):
-    def break_off(request, context):
-        yield router_pb2.GenerateResponse(text="Once", token_ids=[1])
-        context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
-
-    router.script = break_off
-    assert chat(router, monkeypatch, ["first", "second"]) == UnavailableError.exit_code
-    assert len(router.requests) == 1
-    out, err = capsys.readouterr()
-    assert out == "Once\n"
-    assert "the connection broke" in err
 
 
 def test_generate_tells_what_broke_on_a_line_of_its_own(router, capsys):
