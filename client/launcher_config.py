@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from client.placement import DeviceFlags
 from paceline.config import require
+from paceline.config_file import flag_of, read_values, split_config
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.errors import ConfigError
 from paceline.threads import num_cores
@@ -99,9 +100,13 @@ class FleetConfig:
         """What a launcher decides by flags of its own: in a service's flags it would be passed over, or undo them."""
         given = {"router": self.router_flags, "target": self.target_flags, "draft": self.draft_flags}
         for name, flags in given.items():
-            for word in flags:
-                if rule := _OWN_FLAGS[name].get(word.partition("=")[0]):
-                    raise ConfigError(f"--{name}-args has {word}, which is not named there: {rule}")
+            try:
+                named = _named_in(flags)
+            except ConfigError as error:
+                raise ConfigError(f"--{name}-args: {error}") from error
+            for flag, words in named:
+                if rule := _OWN_FLAGS[name].get(flag):
+                    raise ConfigError(f"--{name}-args has {words}, which is not named there: {rule}")
 
     def _model_flags(self) -> list[str]:
         flags = ["--host", self.host, "--model-path", self.model_path, "--dtype", self.dtype, *self._tls_flags()]
@@ -117,3 +122,14 @@ class FleetConfig:
     def _num_threads_of_one(self, num_sharing: int) -> int:
         """Draft and target take turns, so each kind gets all cores; processes of a kind share them."""
         return self.num_threads or max(1, num_cores() // num_sharing)
+
+
+def _named_in(flags: Sequence[str]) -> list[tuple[str, str]]:
+    """The flags that the words name, and those of the file that --config names among them; each with where it stands.
+
+    Raises ConfigError for a file that cannot be read.
+    """
+    source, words = split_config(flags)
+    keys = [] if source is None else list(read_values(source))
+    named = [(word.partition("=")[0], word) for word in words]
+    return [*named, *((flag_of(key), f"--config {source} with {key!r}") for key in keys)]

@@ -20,18 +20,26 @@ def with_config_file(argv: Sequence[str], parser: argparse.ArgumentParser) -> li
     PATH is a TOML file of ``flag-name = value``, or a folder with a file a flag that holds its value, as a mounted
     ConfigMap is. Raises ConfigError for a file that cannot be read and a name that is no flag of the parser's.
     """
+    source, rest = split_config(argv)
+    return rest if source is None else [*flags_of(read_values(source), parser, source=source), *rest]
+
+
+def split_config(argv: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """What --config names in argv, None where it is not there, and argv without it. Raises ConfigError."""
     finder = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     finder.add_argument("--config")
     try:
         found, rest = finder.parse_known_args(list(argv))
     except argparse.ArgumentError as error:
         raise ConfigError(f"{error}; {_EXPECTED}") from error
-    if found.config is None:
-        return rest
-    if not found.config:
+    if found.config == "":
         raise ConfigError(f"--config is empty; {_EXPECTED}")
-    source = Path(found.config)
-    return [*flags_of(read_values(source), parser, source=source), *rest]
+    return (None if found.config is None else Path(found.config)), rest
+
+
+def flag_of(key: str) -> str:
+    """The flag that a file means by a key."""
+    return "--" + key.replace("_", "-")
 
 
 def read_values(path: Path) -> dict[str, Any]:
@@ -56,7 +64,7 @@ def flags_of(values: Mapping[str, Any], parser: argparse.ArgumentParser, *, sour
     known = {option: action for action in parser._actions for option in action.option_strings}
     words = []
     for key, value in values.items():
-        name = "--" + key.replace("_", "-")
+        name = flag_of(key)
         action = known.get(name)
         if action is None or action.dest == "help":
             raise ConfigError(f"{source}: {key!r} is no flag of {parser.prog}; see {parser.prog} --help")

@@ -36,6 +36,36 @@ def test_a_fleet_that_cannot_be_is_refused_by_its_flag(values, flag):
 
 
 @pytest.mark.parametrize(
+    ("service", "text", "key", "rule"),
+    [
+        ("router", "port = 7000", "port", "name the router's with --port itself"),
+        ("router", 'drafts = ["a:1"]', "drafts", "it gets those that are started; --drafts itself says how many"),
+        ("target", "page-size = 32\nport = 7000", "port", "each takes a free one"),
+        ("target", "tp_size = 2", "tp_size", "--tp-size itself is for all targets"),
+        ("draft", "device = 'cpu'", "device", "name devices with --device, --target-devices or --draft-devices"),
+    ],
+)
+def test_a_key_in_a_services_file_is_refused_as_the_flag_is(tmp_path, service, text, key, rule):
+    file = tmp_path / "its.toml"
+    file.write_text(text)
+    words = rf"^--{service}-args has --config {file} with '{key}', which is not named there: {rule}"
+    for flags in (("--config", str(file)), (f"--config={file}", "--log-format", "json")):
+        with pytest.raises(ConfigError, match=words):
+            FleetConfig(**{f"{service}_flags": flags})
+
+
+def test_a_file_of_a_services_own_flags_is_left_to_the_service(tmp_path):
+    (tmp_path / "page-size").write_text("32\n")
+    flags = ("--config", str(tmp_path))
+    assert FleetConfig(target_flags=flags).flags_of_target()[-2:] == [*flags]
+
+
+def test_a_services_file_that_is_not_there_is_refused_before_anything_starts(tmp_path):
+    with pytest.raises(ConfigError, match=r"^--draft-args: --config: \S+ is not there; name a TOML file"):
+        FleetConfig(draft_flags=("--config", str(tmp_path / "none.toml")))
+
+
+@pytest.mark.parametrize(
     ("flags", "drain_s"),
     [
         ((), 10.0),
