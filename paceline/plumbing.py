@@ -101,8 +101,12 @@ class Plumbing:
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             fault = await asyncio.to_thread(tls_fault, address, self.tls, details)
         elif wanted:
-            fault = await asyncio.to_thread(wrong_service, error, address, self.tls, wanted=wanted)
+            fault = await self.other_kind(address, error, wanted=wanted)
         return fault or link_fault(error.code(), details) or details
+
+    async def other_kind(self, address: str, error: grpc.aio.AioRpcError, *, wanted: str) -> str:
+        """What is at a peer's address in place of the target or draft that is wanted; see ``wrong_service``."""
+        return await asyncio.to_thread(wrong_service, error, address, self.tls, wanted=wanted)
 
 
 def _watch_expiry(tls: TlsIdentity, registry: CollectorRegistry) -> None:

@@ -133,20 +133,24 @@ class DraftLink:
                 )
 
     async def _greeted(self, rounds: Any, bulk: Any, hello: draft_pb2.DraftHello) -> Greeting:
-        """What the draft says first; where certificates do not fit, a loss that says so."""
+        """What the draft says first; where certificates do not fit or what answers is no draft, a loss that says so."""
         try:
             return await guard(self._greet(rounds, bulk, hello))
         except LinkLostError as lost:
-            if isinstance(lost.__cause__, grpc.aio.AioRpcError) and lost.reason is LossReason.UNREACHABLE:
-                why = await self._plumbing.explain(self.address, lost.__cause__)
-                raise LinkLostError(lost.reason, why) from lost.__cause__
-            raise
+            error = lost.__cause__
+            if not isinstance(error, grpc.aio.AioRpcError):
+                raise
+            if other := await self._plumbing.other_kind(self.address, error, wanted="draft"):
+                raise LinkLostError(LossReason.MISMATCH, other) from error
+            raise LinkLostError(lost.reason, await self._plumbing.explain(self.address, error)) from error
 
     async def _greet(self, rounds: Any, bulk: Any, hello: draft_pb2.DraftHello) -> Greeting:
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
-                await rounds.write(draft_pb2.SpeculateRequest(hello=hello))
-                await bulk.write(draft_pb2.SyncRequest(hello=hello))
+                await asyncio.gather(  # both at once: on a stream that is over already, a write has no status
+                    rounds.write(draft_pb2.SpeculateRequest(hello=hello)),
+                    bulk.write(draft_pb2.SyncRequest(hello=hello)),
+                )
                 first: draft_pb2.SpeculateResponse = message_of(await rounds.read())
         except TimeoutError:
             raise LinkLostError(LossReason.HUNG, f"no hello within {HELLO_TIMEOUT_S:g} s") from None

@@ -6,6 +6,7 @@ import random
 import grpc
 import pytest
 
+from paceline.rpc import RpcServer
 from paceline.types import SamplingParams, TreeShape
 from paceline.v1 import draft_pb2, target_pb2
 from target_service.draft_orders import DraftOrders, OpenOrder
@@ -64,6 +65,17 @@ async def test_a_draft_that_does_not_fit_is_reported_once(monkeypatch, draft, re
         await asyncio.wait_for(draft.third_request.wait(), WAIT_S)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(next_event(), 0.05)
+
+
+@pytest.mark.parametrize("kind", ["target", "router"])
+async def test_a_service_of_another_kind_is_named_with_whose_flag_to_mend(kind):
+    server = RpcServer(f"paceline.v1.{kind.title()}Service")
+    address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    async with linked(address) as (_, next_event):
+        down = await next_event()
+        assert (type(down), down.reason) == (LinkDown, LossReason.MISMATCH)
+        assert down.message == f"what answers there is a {kind}, not a draft: mend the router's --drafts"
+    await server.stop(0)
 
 
 @pytest.mark.parametrize(
