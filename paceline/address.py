@@ -1,8 +1,9 @@
-"""Addresses, host:port."""
+"""Addresses, host:port, and URLs."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 
 class HostPort(NamedTuple):
@@ -25,6 +26,18 @@ def parse_address(text: str) -> HostPort | None:
     is_host = bare.isprintable() and bool(bare) and not set(bare) & set("/[] ") and (is_bracketed or ":" not in bare)
     is_port = digits.isascii() and digits.isdecimal() and 0 < int(digits) < 65536
     return HostPort(bare, int(digits)) if is_host and is_port else None
+
+
+def is_http_url(text: str) -> bool:
+    """Whether it is http or https, with a host; without a port it is the scheme's."""
+    if not text.isprintable() or " " in text:  # urlsplit leaves out tabs and ends of lines
+        return False
+    try:
+        url = urlsplit(text)
+        port = url.port
+    except ValueError:  # of brackets, or of a port that is none
+        return False
+    return url.scheme in ("http", "https") and bool(url.hostname) and port != 0
 
 
 def host_of(address: str) -> str:

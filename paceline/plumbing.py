@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import grpc
 from prometheus_client import CollectorRegistry, Gauge
 
+from paceline.address import is_http_url
 from paceline.config import flag, require
 from paceline.errors import ConfigError
 from paceline.link_fault import link_fault
@@ -37,6 +38,9 @@ class ServiceFlags(TlsFlags):
     def check_service_flags(self) -> None:
         """Raises ConfigError, naming the flag."""
         require(0 <= self.health_port < 65536, "health_port", self.health_port, "0 to 65535")
+        endpoint = self.otlp_traces_endpoint
+        is_endpoint = not endpoint or is_http_url(endpoint)
+        require(is_endpoint, "otlp_traces_endpoint", endpoint, "a URL like http://HOST:4318/v1/traces")
         self.server_tls()
 
     def server_tls(self) -> TlsFiles | None:

@@ -71,6 +71,7 @@ def test_a_page_on_an_address_of_its_own_may_have_the_routers_port() -> None:
         (("--speculative-num-draft-tokens", "65"), "num_draft_tokens is 65"),
         (("--speculative-policy", "sometimes"), "invalid choice"),
         (("--stream-interval", "0"), "--stream-interval is 0; it must be at least 1"),
+        (("--otlp-traces-endpoint", "foo bar"), "--otlp-traces-endpoint is foo bar; it must be a URL like http://HOST"),
     ],
 )
 def test_a_bad_flag_is_refused_by_name_and_value(argv: tuple[str, ...], message: str) -> None:

@@ -29,6 +29,10 @@ from target_service.service import LoadedTarget
         ("--busy-wait-ms=inf", "--busy-wait-ms is inf; it must be 0 to 1000"),
         ("--port=99999", "--port is 99999"),
         ("--health-port=7200", "--port and --health-port are both 7200"),
+        (
+            "--otlp-traces-endpoint=grpc:/x",
+            "--otlp-traces-endpoint is grpc:/x; it must be a URL like http://HOST:4318/v1/traces",
+        ),
     ],
 )
 def test_a_flag_out_of_its_range_is_refused(flag, message):
