@@ -46,6 +46,7 @@ from target_service.service import make_parts
 _STREAM = 1
 _PROMPT_LEN = 110
 _WARM_STEPS = 20
+_MOST_TURNS = 8  # of a step; two where asks leave in two messages
 _SHAPE = TreeShape(3, 4, 8)
 _CONTEXT = 8192
 _BUSY_WAIT_S = 1.0  # longer than any pause
@@ -99,10 +100,11 @@ class HostRun:
         outlets = Outlets(self._take_orders, self._emissions.append)
         rehearsals = None if self._rehearsal is None else RehearsalTime(self._rehearsal.run, parts.times)
         self._loop = EngineLoop(parts, self._mailbox, outlets, rehearsals=rehearsals)
-        self.front_us: list[float] = []
-        self.engine_us: list[float] = []
+        self.gap_us: list[float] = []
+        self.ask_us: list[float] = []
         self.launch_us: list[float] = []
-        self._outside_s = 0.0
+        self.engine_us: list[float] = []
+        self.front_us: list[float] = []
         self._mailbox.put(StreamOpened(_STREAM))
         if kind != "plain":
             self._mailbox.put(LinkUp(DRAFT_LINK))
@@ -114,58 +116,66 @@ class HostRun:
         """Microseconds a step of each part."""
         for _ in range(_WARM_STEPS + self._batch // 2):
             self._step()
-        first = len(self._stamps.launched_s)
-        del self._asked_s[:], self.front_us[:], self.engine_us[:], self.launch_us[:]
-        gaps, asks = [], []
+        for values in (self.gap_us, self.ask_us, self.launch_us, self.engine_us, self.front_us):
+            values.clear()
         for _ in range(self._repeats):
-            outside_s = self._outside_s
             self._step()
-            launched_s, known_s = self._stamps.launched_s[-1], self._stamps.known_s[-2]
-            gaps.append((launched_s - known_s - outside_s) * 1e6)
-            if self._asked_s and self._asked_s[-1] > self._stamps.known_s[-1]:
-                asks.append((self._asked_s[-1] - self._stamps.known_s[-1]) * 1e6)
-        assert len(self._stamps.launched_s) == first + self._repeats, "a turn without a step"
         self._draft.close()
         self._mailbox.close()
         if self._rehearsal is not None:
             self._rehearsal.close()
         return {
-            "gap": _low(gaps),
-            "ask": _low(asks) if len(asks) > 1 else 0.0,
+            "gap": _low(self.gap_us),
+            "ask": _low(self.ask_us) if len(self.ask_us) > 1 else 0.0,
             "launch": _low(self.launch_us),
             "engine": _low(self.engine_us),
             "front": _low(self.front_us),
         }
 
     def _step(self) -> None:
-        started_s = time.thread_time()
-        self._loop.turn(0.0)
-        ended_s = time.thread_time()
-        if self._stamps.launched_s:
-            self.launch_us.append((self._stamps.launched_s[-1] - started_s) * 1e6)
-        self._serve_front()
-        wait_until(time.monotonic() + self._pauses.answer_s, sleeps=not self._pauses.is_busy)
-        self.engine_us.append((ended_s - started_s) * 1e6)
-        self._outside_s = time.thread_time() - ended_s
+        """Turns until one launches a step: asks whose rows are read from the pool leave in a turn of their own."""
+        stamps = self._stamps
+        num_launched, known_s = len(stamps.launched_s), stamps.known_s[-1:]
+        engine_s = front_s = 0.0
+        for _ in range(_MOST_TURNS):
+            started_s = stamps.now_s()
+            self._loop.turn(0.0)
+            engine_s += stamps.now_s() - started_s
+            ended_s = time.thread_time()
+            front_s += self._serve_front()
+            wait_until(time.monotonic() + self._pauses.answer_s, sleeps=not self._pauses.is_busy)
+            stamps.outside_s += time.thread_time() - ended_s
+            if len(stamps.launched_s) > num_launched:
+                break
+        else:
+            raise AssertionError("no step is due")
+        launched_s = stamps.launched_s[-1]
+        self.launch_us.append((launched_s - started_s) * 1e6)
+        self.engine_us.append(engine_s * 1e6)
+        self.front_us.append(front_s * 1e6)
+        if known_s:
+            self.gap_us.append((launched_s - known_s[0]) * 1e6)
+            self.ask_us += [(at_s - known_s[0]) * 1e6 for at_s in self._asked_s if known_s[0] < at_s < launched_s][-1:]
+        self._asked_s = [at_s for at_s in self._asked_s if at_s > launched_s]
 
     def _take_orders(self, orders: dict[str, DraftOrders]) -> bool:
         part = orders[DRAFT_LINK.draft]
         self._num_asked += bool(part.opens or part.releases or part.asks is not None)
         rest = self._lanes.send(orders)
-        self._asked_s.append(time.thread_time())
+        self._asked_s.append(self._stamps.now_s())
         for left in rest.values():
             self._syncs += left.syncs
         return bool(rest)
 
-    def _serve_front(self) -> None:
-        """The event loop's work and, not timed, the draft's."""
+    def _serve_front(self) -> float:
+        """The event loop's work, whose seconds are returned, and the draft's."""
         started_s = time.thread_time()
         for emission in self._emissions:
             for batch in emission.streams.values():
                 encode_batch(batch).SerializeToString()
         for sync in self._syncs:
             encode_sync(sync).SerializeToString()
-        self.front_us.append((time.thread_time() - started_s) * 1e6)
+        front_s = time.thread_time() - started_s
         for sync in self._syncs:
             held_len = sync.base_committed_len + len(sync.verified_id)
             self._mailbox.put(RowsSynced(DRAFT_LINK, sync.session, SessionCode.OK, held_len))
@@ -173,6 +183,7 @@ class HostRun:
         self._num_asked = 0
         self._emissions.clear()
         self._syncs.clear()
+        return front_s
 
     def _request(self, number: int, max_tokens: int) -> Request:
         ladder = (Rung(0, _SHAPE),) if self._kind == "trees" else ()

@@ -27,10 +27,14 @@ NEXT_TOKEN = 7  # that every walk ends with
 
 @dataclass(slots=True)
 class Stamps:
-    """When the loop launched each step, and when it learnt its result: ``time.thread_time`` seconds."""
+    """When the loop launched each step, and when it learnt its result: seconds of its thread's CPU by ``now_s``."""
 
     launched_s: list[float] = field(default_factory=list)
     known_s: list[float] = field(default_factory=list)
+    outside_s: float = 0.0  # what the thread spent on other work than the loop's
+
+    def now_s(self) -> float:
+        return time.thread_time() - self.outside_s
 
 
 def wait_until(due_s: float, *, sleeps: bool = True) -> None:
@@ -54,7 +58,7 @@ class _KnownWalk:
 
     def result(self) -> WalkResult:
         wait_until(self._due_s, sleeps=self._sleeps)
-        self._stamps.known_s.append(time.thread_time())
+        self._stamps.known_s.append(self._stamps.now_s())
         return self._walk
 
     def first_tokens(self) -> torch.Tensor:
@@ -117,7 +121,7 @@ class InstantModel:
         on_launch: Callable[[], None] = lambda: None,
     ) -> StepOutput:
         on_launch()
-        self._stamps.launched_s.append(time.thread_time())
+        self._stamps.launched_s.append(self._stamps.now_s())
         features = None if self._features is None else self._features[: plan.num_rows]
         return StepOutput(self._logits, features)
 
