@@ -8,7 +8,11 @@ the asks' bytes are on the lane, and "launch": from the draft's bytes on the lan
 engine thread's work; "front": what the event loop then does (batches and bulk rows to bytes). Microseconds of CPU a
 step, lower quartiles. "plain": no draft; "trees": every request verifies a tree in every step; "off": with a draft, and
 decoding plainly. A pause before each result and each answer, as in service, leaves the code cold; --busy as well, where
-the thread looks instead of sleeping, as beside a GPU, and then with --rehearse it goes through a round of nobody's.
+the thread looks instead of sleeping, as beside a GPU, and then with --rehearse it goes through a round of nobody's
+where there is a draft.
+
+Past the feature rows that a step's copy holds, of 64 trees of 8B's size, requests are asked for a turn later with rows of
+the pool, which is in "gap", "ask" and "engine".
 """
 
 from __future__ import annotations
@@ -92,7 +96,7 @@ class HostRun:
         parts.runner.is_asynchronous = True
         self._mailbox = Mailbox[Event](_BUSY_WAIT_S if pauses.is_busy else 0.0)
         self._lanes, self._draft = asyncio.run(open_lane(self._mailbox))
-        self._rehearsal = asyncio.run(_rehearsal(rank)) if pauses.rehearses else None
+        self._rehearsal = asyncio.run(_rehearsal(rank)) if pauses.rehearses and kind != "plain" else None
         self._num_asked = 0
         self._syncs: list[SyncOrder] = []
         self._asked_s: list[float] = []

@@ -23,3 +23,8 @@ def test_steps_are_timed_whether_or_not_the_host_gets_all_rows(
     if kind == "trees":
         assert len(run.ask_us) == 6
         assert 0 < parts["ask"] < parts["gap"]
+
+
+def test_with_rehearsals_plain_decoding_without_a_draft_is_timed_too() -> None:
+    run = HostRun("plain", 1, 2, feature_size=64, pauses=Pauses(0.0, 0.0, is_busy=True, rehearses=True))
+    assert run.run()["gap"] > 0
