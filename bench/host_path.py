@@ -11,8 +11,8 @@ decoding plainly. A pause before each result and each answer, as in service, lea
 the thread looks instead of sleeping, as beside a GPU, and then with --rehearse it goes through a round of nobody's
 where there is a draft.
 
-Past the feature rows that a step's copy holds, of 64 trees of 8B's size, requests are asked for a turn later with rows of
-the pool, which is in "gap", "ask" and "engine".
+Past the feature rows that a step's copy holds, of 64 trees of 8B's size, requests are asked for a turn later with rows
+of the pool, which is in "gap", "ask" and "engine".
 """
 
 from __future__ import annotations
