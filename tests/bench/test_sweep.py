@@ -1,4 +1,4 @@
-"""``paceline bench sweep`` against a scripted router, and what its report says."""
+"""``paceline bench sweep`` against a scripted router."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ import pytest
 from bench.__main__ import main
 from bench.load import Load
 from bench.load_generator import LoadGenerator
-from bench.sweep_picture import sweep_picture
-from bench.sweep_report import Prediction, report, table
 from bench.timed_run import LEAST_TOKENS
 from bench.workload import PLAIN, Variant, Workload
 from client.request import Sampling
@@ -25,7 +23,11 @@ from paceline.v1 import common_pb2, router_pb2, target_pb2, target_pb2_grpc
 from tests.support.scripted_router import answer_hello
 
 STEPS = [common_pb2.StepTime(rows=rows, ms=10.0 + rows) for rows in (1, 4, 16)]
+
+
 CHAIN = common_pb2.TreeShape(num_steps=3, eagle_topk=1, num_draft_tokens=4)
+
+
 PROPOSALS = [common_pb2.ProposeTime(shape=CHAIN, sessions=1, ms=2.0)]
 
 
@@ -234,46 +236,3 @@ def test_a_router_that_does_not_decide_adaptively_is_refused(router, capsys):
 def test_a_flag_that_cannot_be_is_named(flags, words, capsys):
     assert main(["sweep", *flags]) == 2
     assert words in capsys.readouterr().err
-
-
-def point(load, policy, rate, **more):
-    times = {"p50": 20.0, "p99": 30.0}
-    return {
-        "load": load,
-        "is_open": load.endswith("/s"),
-        "policy": policy,
-        "tokens_per_s": rate,
-        "ttft_ms": times,
-        "tpot_ms": times,
-        "mean_accepted_length": None if policy == "off" else 2.0,
-        "is_disturbed": False,
-        "repeat": 0,
-        **more,
-    }
-
-
-def test_adaptive_is_held_against_the_best_fixed_policy_of_each_load():
-    points = [point("1", "off", rate, repeat=repeat) for repeat, rate in enumerate((10, 11, 99))]
-    points += [point("1", "2,3,5", 12), point("1", "adaptive", 9), point("1", "adaptive", 90, repeat=1)]
-    points += [point("8", "off", 50), point("8", "2,3,5", 40), point("8", "adaptive", 51)]
-    document = report([{"points": points}], [Prediction("8", "off", 45.0)])
-    assert [(b["load"], b["best_fixed"], b["adaptive_ratio"]) for b in document["best"]] == [
-        ("1", "2,3,5", 0.75),
-        ("8", "off", 1.02),
-    ]
-    assert document["prediction"]["largest_error"] == pytest.approx(0.1)
-    assert "largest error 10%: off at 8" in table(document)
-
-
-def test_disturbed_runs_count_only_where_there_is_no_other():
-    points = [point("1", "off", 10), point("1", "off", 4, is_disturbed=True, repeat=1)]
-    points += [point("1", "2,3,5", 7, is_disturbed=True)]
-    document = report([{"points": points}], [])
-    assert [entry["tokens_per_s"] for entry in document["summary"]] == [10, 7]
-    assert "| 1 | 10.0 | 7.0~ |" in table(document)
-
-
-def test_open_and_closed_loads_have_a_row_of_panels_each():
-    points = [point(load, "off", 10.0) for load in ("1", "2", "0.5/s", "1/s", "1-8-1")]
-    picture = ElementTree.fromstring(sweep_picture(report([{"points": points}], []), "title"))
-    assert len(picture.findall(".//{*}polyline")) == 4
