@@ -150,8 +150,9 @@ class TargetPolicy:
         growth = self._growth
         sessions = max(1, num_asked // self.num_drafts)
         beside = 1.0 - min(1.0, report.wait_ms / taken_ms)
+        nodes = report.tree_nodes / report.drafted if report.drafted else float(growth.num_draft_tokens)
         observe = self.costs.trees.observe_late if num_late else self.costs.trees.observe
-        observe(growth, sessions, taken_ms, beside=beside)
+        observe(growth, sessions, nodes, taken_ms, beside=beside)
 
     def _note_growth(self, growths: set[TreeShape]) -> None:
         growth = growths.pop() if len(growths) == 1 else None

@@ -22,9 +22,9 @@ class Costs(Protocol):
     def step_ms(self, rows: Floats, batch: Batch) -> Floats:
         """Of a step with so many rows, prompt tokens included. [...], of the shape of rows."""
 
-    def wait_ms(self, growth: TreeShape, sessions: Floats, *, beside: float = 0.0) -> Floats:
-        """From the asks of so many sessions to their trees. beside: share of it in which a step runs. [...], of the
-        shape of sessions."""
+    def wait_ms(self, growth: TreeShape, sessions: Floats, nodes: Floats | float, *, beside: float = 0.0) -> Floats:
+        """From the asks of so many sessions to their trees, of so many nodes on average. beside: share of it in which a
+        step runs. [...], of the shape of sessions, with which nodes broadcast."""
 
     def draft_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
         """That the draft is at work meanwhile, by its warm-up. [...], of the shape of sessions."""
@@ -64,8 +64,8 @@ class CostModel:
     def step_ms(self, rows: Floats, batch: Batch) -> Floats:
         return self.steps.ms(rows, batch)
 
-    def wait_ms(self, growth: TreeShape, sessions: Floats, *, beside: float = 0.0) -> Floats:
-        return self.trees.ms(growth, sessions, beside)
+    def wait_ms(self, growth: TreeShape, sessions: Floats, nodes: Floats | float, *, beside: float = 0.0) -> Floats:
+        return self.trees.ms(growth, sessions, nodes, beside)
 
     def draft_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
         return self.trees.proposals.of(growth).at(sessions)
@@ -92,8 +92,9 @@ class _Hopeful:
         ms: Floats = self._costs.steps.ms(rows, batch, hopeful=True) * self._costs.steps.hopes(rows)
         return ms
 
-    def wait_ms(self, growth: TreeShape, sessions: Floats, *, beside: float = 0.0) -> Floats:
-        ms: Floats = self._costs.wait_ms(growth, sessions, beside=beside) * self._costs.trees.hopes(growth, sessions)
+    def wait_ms(self, growth: TreeShape, sessions: Floats, nodes: Floats | float, *, beside: float = 0.0) -> Floats:
+        known = self._costs.wait_ms(growth, sessions, nodes, beside=beside)
+        ms: Floats = known * self._costs.trees.hopes(growth, sessions)
         return ms
 
     def draft_ms(self, growth: TreeShape, sessions: Floats) -> Floats:

@@ -76,9 +76,11 @@ class Goodput:
         Prompts are left out: nobody else is there to have one.
         """
         menu, batch = self._menu, Batch(1.0, crowd.context_tokens)
-        waits = np.array([float(self._costs.wait_ms(growth, np.ones(1))[0]) for growth in menu.growths])
         drafted = Batch(1.0, crowd.context_tokens, 1.0)
-        spent = self._costs.step_ms(menu.num_nodes.astype(float), drafted) + waits[menu.growth_index]
+        spent = self._costs.step_ms(menu.num_nodes.astype(float), drafted)
+        for growth, members in zip(menu.growths, menu.of_growth, strict=True):
+            nodes = menu.num_nodes[members]
+            spent[members] += self._costs.wait_ms(growth, np.ones(len(members)), nodes)
         plain = np.full((len(crowd.share), 1), 1.0) / self._costs.step_ms(np.ones(1), batch)
         growths, nodes = np.append(menu.growth_index, OFF), np.append(menu.num_nodes, 1).astype(float)
         rates: Floats = 1e3 * np.concatenate([crowd.lengths / spent, plain], axis=1)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.step_table import Floats
-from paceline.types import TreeShape
 from router.acceptance import Ints
 from router.cost_model import Costs
 from router.crowd import Crowd, Prompts
@@ -62,7 +61,9 @@ class Rounds:
         nodes = np.where(drafted, self._menu.num_nodes[index], 1)
         tokens = np.where(drafted, np.take_along_axis(crowd.lengths.T, index, axis=0), 0.0)
         sizes = batches[:, None]
-        num_on = sizes * (drafted @ crowd.share)
+        on_share = drafted @ crowd.share
+        num_on = sizes * on_share
+        tree_nodes = ((nodes * drafted) @ crowd.share) / np.maximum(on_share, 1e-9)
         largest = options.max(axis=1)
         growths: Ints = np.where(largest == OFF, OFF, self._menu.growth_index[largest])
         work = _Round(
@@ -72,20 +73,20 @@ class Rounds:
             num_on=num_on,
             num_off=sizes - num_on,
             on_tokens=sizes * (tokens @ crowd.share),
-            wait=self._of_growths(self._costs.wait_ms, growths, num_on / crowd.num_drafts),
+            wait=self._of_growths(self._costs.wait_ms, growths, num_on / crowd.num_drafts, tree_nodes),
         )
         if self._costs.overlaps:
             beside = functools.partial(self._costs.wait_ms, beside=1.0)
-            work.half_wait = self._of_growths(beside, growths, num_on / 2 / crowd.num_drafts)
+            work.half_wait = self._of_growths(beside, growths, num_on / 2 / crowd.num_drafts, tree_nodes)
             work.half_draft = self._of_growths(self._costs.draft_ms, growths, num_on / 2 / crowd.num_drafts)
         return self._cycle(crowd, sizes, prompts, work)
 
-    def _of_growths(self, ms: Callable[[TreeShape, Floats], Floats], growths: Ints, sessions: Floats) -> Floats:
-        """[batches, options]: ms of each option's growth, 0 of OFF."""
+    def _of_growths(self, ms: Callable[..., Floats], growths: Ints, sessions: Floats, *by_option: Floats) -> Floats:
+        """[batches, options]: ms of each option's growth, sessions, and what else it takes, [options]; 0 of OFF."""
         taken = np.zeros_like(sessions)
         for growth in set(growths.tolist()) - {OFF}:
             its = growths == growth
-            taken[:, its] = ms(self._menu.growths[growth], sessions[:, its])
+            taken[:, its] = ms(self._menu.growths[growth], sessions[:, its], *(one[its] for one in by_option))
         return taken
 
     def _cycle(self, crowd: Crowd, sizes: Floats, prompts: Prompts, work: _Round) -> Cycles:

@@ -19,3 +19,8 @@ class StepReport:
     wait_ms: float  # before it, for trees alone
     turnaround_ms: float = 0.0  # from the asks for its trees to the last of them; 0: not known
     prefilling: int = 0  # requests whose prompt is not done
+
+    @property
+    def tree_nodes(self) -> int:
+        """Of all requests with more than one node."""
+        return self.rows - self.prefill_tokens - (self.requests - self.drafted)

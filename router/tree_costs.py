@@ -10,14 +10,17 @@ from router.cost_fit import LEAST_FACTOR, LEAST_NOISE_MS, OUTLIER, DriftingFit, 
 from router.cost_tables import ProposeTable
 from router.table_points import POINT, TablePoints
 
-# Before they were seen: two messages and the threads that wake; and what each session costs the hosts. One H200 at 1 to
-# 32 requests: 0.07 ms a session.
+# Before they were seen: two messages and the threads that wake; what each session and each node costs the hosts, and
+# the device past its warm-up. One H200, 1 to 32 requests with 4, 8 and 16 nodes: 0.1, 0.02 and 0.0035 ms; without nodes
+# that fit is off by a quarter more. Two CPU cores: 2.5 ms a round.
 RPC_MS = 1.0
-SESSION_MS = 0.05
+SESSION_MS = 0.02
+NODE_MS = 0.003
 
 _GROWTH = Weight(0.0, 0.2, -0.9, 20_000.0)  # of one growth: by what share its times are off
 _NOISE = 0.2  # of a time, relative: a newcomer's ask may meet a draft at work
 _MEMORY = 2000.0  # observations
+_PARTS = 5  # weights before those of growths and of the table's points
 _BESIDE = 0.3  # of a draft's time, that a step on its host adds to it, before it was seen
 _BESIDE_STD = 0.5
 _BESIDE_ELSEWHERE = 0.05
@@ -28,9 +31,9 @@ _STD_OF_MEAN = 1.25  # a normal distribution's, over its mean deviation
 
 
 class TreeCosts:
-    """The table's time at a growth and its sessions, times a scale, plus RPC, what each session costs the hosts, and
-    what a step that runs meanwhile takes from the draft; and of each growth, and each number of sessions, by what share
-    that is off."""
+    """The table's time at a growth and its sessions, times a scale, plus RPC, what each session and each node of its
+    tree cost, and what a step that runs meanwhile takes from the draft; and of each growth, and each number of
+    sessions, by what share that is off."""
 
     def __init__(self, proposals: ProposeTable, *, shares_host: bool) -> None:
         self.proposals = proposals
@@ -43,6 +46,7 @@ class TreeCosts:
                 Weight(1.0, 0.3, 0.1, _MEMORY),
                 Weight(RPC_MS, RPC_MS, 0.0, _MEMORY),
                 Weight(SESSION_MS, SESSION_MS, 0.0, _MEMORY),
+                Weight(NODE_MS, NODE_MS, 0.0, _MEMORY),
                 beside if shares_host else Weight(0.0, _BESIDE_ELSEWHERE, 0.0, _MEMORY),
                 *[_GROWTH] * len(self._numbers),
                 *[POINT] * len(self._sessions),
@@ -55,26 +59,28 @@ class TreeCosts:
         """Standard deviation of the times around what is expected, relative."""
         return _STD_OF_MEAN * self._deviation
 
-    def ms(self, growth: TreeShape, sessions: Floats, beside: float) -> Floats:
-        """beside: share of the way in which a step runs. [...], of the shape of sessions."""
+    def ms(self, growth: TreeShape, sessions: Floats, nodes: Floats | float, beside: float) -> Floats:
+        """nodes: of a tree, on average. beside: share of the way in which a step runs. [...], of the shape of
+        sessions."""
         weights, num_growths = self._fit.weights, len(self._numbers)
-        scale, rpc_ms, by_session, by_step = weights[:4].tolist()
-        off = weights[4 + self._numbers[growth]] + self._sessions.at(sessions, weights[4 + num_growths :])
+        scale, rpc_ms, by_session, by_node, by_step = weights[:_PARTS].tolist()
+        off = weights[_PARTS + self._numbers[growth]] + self._sessions.at(sessions, weights[_PARTS + num_growths :])
         table = self.proposals.of(growth).at(sessions)
         factors = np.maximum(scale + beside * by_step + off, LEAST_FACTOR)
-        ms: Floats = factors * table + rpc_ms + by_session * sessions
+        ms: Floats = factors * table + rpc_ms + (by_session + by_node * nodes) * sessions
         return ms
 
     def hopes(self, growth: TreeShape, sessions: Floats) -> Floats:
         """Factors below 1: how short ways may turn out that were hardly seen. [...], of the shape of sessions."""
         return self._seen[growth].hopes(sessions)
 
-    def observe(self, growth: TreeShape, sessions: int, ms: float, *, beside: float) -> None:
-        """One way, of trees of one growth."""
+    def observe(self, growth: TreeShape, sessions: int, nodes: float, ms: float, *, beside: float) -> None:
+        """One way, of trees of one growth, of so many nodes on average."""
         table, shares = self.proposals.of(growth).at_one(sessions), self._sessions.shares(sessions)
         growths = np.zeros(len(self._numbers))
         growths[self._numbers[growth]] = table
-        features = np.concatenate([(table, 1.0, float(sessions), beside * table), growths, table * shares])
+        parts = (table, 1.0, float(sessions), sessions * nodes, beside * table)
+        features = np.concatenate([parts, growths, table * shares])
         expected = max(self._fit.expect(features), LEAST_FACTOR * table)
         value = min(max(ms, expected / OUTLIER), expected * OUTLIER)
         self._fit.observe(features, value, noise=_NOISE * expected + LEAST_NOISE_MS)
@@ -82,8 +88,8 @@ class TreeCosts:
         self._heard = min(self._heard + 1.0, _SPREAD_MEMORY)
         self._deviation += (abs(value / expected - 1.0) - self._deviation) / self._heard
 
-    def observe_late(self, growth: TreeShape, sessions: int, ms: float, *, beside: float) -> None:
+    def observe_late(self, growth: TreeShape, sessions: int, nodes: float, ms: float, *, beside: float) -> None:
         """A way that was given up: the trees would have taken longer, by how much nobody knows."""
         least_ms = _PAST_DEADLINE * ms
-        if float(self.ms(growth, np.array([float(sessions)]), beside)[0]) < least_ms:
-            self.observe(growth, sessions, least_ms, beside=beside)
+        if float(self.ms(growth, np.array([float(sessions)]), nodes, beside)[0]) < least_ms:
+            self.observe(growth, sessions, nodes, least_ms, beside=beside)

@@ -11,7 +11,7 @@ from router.cost_fit import DriftingFit, Weight
 from router.cost_model import CostModel
 from router.cost_tables import ProposeTable, rows_of_session
 from router.step_costs import Batch
-from router.tree_costs import RPC_MS, SESSION_MS
+from router.tree_costs import NODE_MS, RPC_MS, SESSION_MS
 
 CHAIN, TREE = TreeShape(3, 1, 4), TreeShape(5, 4, 16)
 STEPS = StepTable([(1, 5.0), (64, 6.0), (256, 9.0)])
@@ -23,8 +23,12 @@ def expected(costs: CostModel, rows: float, batch: Batch = ALONE) -> float:
     return float(costs.step_ms(np.array([rows]), batch)[0])
 
 
-def waits(costs: CostModel, growth: TreeShape, sessions: float) -> float:
-    return float(costs.wait_ms(growth, np.array([sessions]))[0])
+def waits(
+    costs: CostModel, growth: TreeShape, sessions: float, nodes: float | None = None, *, beside: float = 0.0
+) -> float:
+    """nodes: None: as many as the growth has."""
+    nodes = growth.num_draft_tokens if nodes is None else nodes
+    return float(costs.wait_ms(growth, np.array([sessions]), nodes, beside=beside)[0])
 
 
 def test_a_table_is_straight_between_its_points_and_past_the_last() -> None:
@@ -41,7 +45,7 @@ def test_a_noisy_warm_up_never_makes_more_rows_cheaper() -> None:
 def test_before_anything_was_seen_the_warm_up_holds() -> None:
     costs = CostModel(STEPS, PROPOSALS)
     assert expected(costs, 64) == pytest.approx(6.0)
-    assert waits(costs, TREE, 64) == pytest.approx(2.2 + RPC_MS + 64 * SESSION_MS)
+    assert waits(costs, TREE, 64) == pytest.approx(2.2 + RPC_MS + 64 * (SESSION_MS + 16 * NODE_MS))
 
 
 def test_steps_twice_as_long_as_in_the_warm_up_are_expected_at_their_size() -> None:
@@ -81,7 +85,7 @@ def test_one_pause_of_the_machine_teaches_little() -> None:
 def test_waits_follow_what_is_seen_for_every_growth() -> None:
     costs = CostModel(STEPS, PROPOSALS)
     for _ in range(200):
-        costs.trees.observe(CHAIN, 64, 3.6, beside=0.0)
+        costs.trees.observe(CHAIN, 64, 4, 3.6, beside=0.0)
     assert waits(costs, CHAIN, 64) == pytest.approx(3.6, rel=0.05)
     assert waits(costs, TREE, 64) > 4.0
 
@@ -118,10 +122,10 @@ def test_what_plain_steps_take_is_known_through_a_long_time_of_trees() -> None:
 def test_a_late_tree_is_taken_to_have_needed_more_than_its_deadline() -> None:
     costs = CostModel(STEPS, PROPOSALS)
     for _ in range(10):
-        costs.trees.observe_late(TREE, 64, 5.0, beside=0.0)
+        costs.trees.observe_late(TREE, 64, 16, 5.0, beside=0.0)
     assert waits(costs, TREE, 64) > 5.0
     before = waits(costs, TREE, 64)
-    costs.trees.observe_late(TREE, 64, 1.0, beside=0.0)
+    costs.trees.observe_late(TREE, 64, 16, 1.0, beside=0.0)
     assert waits(costs, TREE, 64) == before
 
 
@@ -143,16 +147,16 @@ def test_times_with_a_long_tail_do_not_drive_the_scale_and_a_size_apart() -> Non
     costs = CostModel(STEPS, PROPOSALS)
     rng = np.random.default_rng(1)
     for _ in range(3000):
-        costs.trees.observe(CHAIN, 1, float(rng.choice([1.0, 1.2, 4.0])), beside=0.0)
+        costs.trees.observe(CHAIN, 1, 4, float(rng.choice([1.0, 1.2, 4.0])), beside=0.0)
     assert waits(costs, CHAIN, 1) == pytest.approx(2.07, rel=0.2)
     assert 0.7 < waits(costs, TREE, 1) / waits(costs, CHAIN, 1) < 1.6
 
 
 def test_a_bad_first_wait_makes_no_other_growth_look_dearer_for_long() -> None:
     costs = CostModel(STEPS, PROPOSALS)
-    costs.trees.observe(TREE, 8, 12.0, beside=0.0)
+    costs.trees.observe(TREE, 8, 16, 12.0, beside=0.0)
     for _ in range(30):
-        costs.trees.observe(TREE, 8, 5.0, beside=0.0)
+        costs.trees.observe(TREE, 8, 16, 5.0, beside=0.0)
     assert waits(costs, TREE, 8) == pytest.approx(5.0, rel=0.1)
     assert waits(costs, CHAIN, 8) < waits(costs, TREE, 8)
 
@@ -160,11 +164,11 @@ def test_a_bad_first_wait_makes_no_other_growth_look_dearer_for_long() -> None:
 def test_what_a_step_beside_it_costs_a_draft_is_not_taken_for_the_drafts_own_time() -> None:
     costs = CostModel(STEPS, PROPOSALS, shares_host=True)
     for _ in range(40):
-        costs.trees.observe(TREE, 8, 4.0, beside=0.0)
-        costs.trees.observe(TREE, 8, 6.5, beside=1.0)
+        costs.trees.observe(TREE, 8, 16, 4.0, beside=0.0)
+        costs.trees.observe(TREE, 8, 16, 6.5, beside=1.0)
     assert waits(costs, TREE, 8) == pytest.approx(4.0, rel=0.05)
-    assert float(costs.wait_ms(TREE, np.array([8.0]), beside=1.0)[0]) == pytest.approx(6.5, rel=0.05)
-    by_chain = float(costs.wait_ms(CHAIN, np.array([8.0]), beside=1.0)[0]) - waits(costs, CHAIN, 8)
+    assert waits(costs, TREE, 8, beside=1.0) == pytest.approx(6.5, rel=0.05)
+    by_chain = waits(costs, CHAIN, 8, beside=1.0) - waits(costs, CHAIN, 8)
     assert by_chain < 2.5, "a growth that takes the draft longer is held up for longer"
 
 
@@ -214,11 +218,25 @@ def test_on_one_host_a_prompt_costs_what_its_rows_take_the_draft() -> None:
     assert CostModel(STEPS, proposals).follow_ms == 0.0
 
 
+def test_what_nodes_cost_is_learnt_from_wide_trees_and_makes_narrow_ones_and_other_growths_shorter() -> None:
+    def truth(growth: TreeShape, sessions: int, nodes: int) -> float:
+        return PROPOSALS.of(growth).at_one(sessions) + 0.4 + (0.01 + 0.006 * nodes) * sessions
+
+    costs = CostModel(STEPS, PROPOSALS)
+    for _ in range(30):
+        for sessions, nodes in ((8, 16), (32, 16), (32, 8), (8, 8)):
+            costs.trees.observe(TREE, sessions, nodes, truth(TREE, sessions, nodes), beside=0.0)
+    assert waits(costs, TREE, 32, 4) == pytest.approx(truth(TREE, 32, 4), rel=0.08)
+    assert waits(costs, CHAIN, 32, 4) == pytest.approx(truth(CHAIN, 32, 4), rel=0.15)
+
+
 def test_what_each_tree_costs_the_hosts_is_learnt_in_a_few_rounds_and_holds_at_other_sizes() -> None:
     costs = CostModel(STEPS, PROPOSALS)
     for _ in range(10):
         for sessions in (8, 32):
-            costs.trees.observe(TREE, sessions, PROPOSALS.of(TREE).at_one(sessions) + 0.8 + 0.15 * sessions, beside=0.0)
+            costs.trees.observe(
+                TREE, sessions, 16, PROPOSALS.of(TREE).at_one(sessions) + 0.8 + 0.15 * sessions, beside=0.0
+            )
             step_ms = STEPS.at_one(4 * sessions) + 0.12 * sessions
             costs.steps.observe(4 * sessions, Batch(sessions, 100 * sessions, sessions), step_ms)
     assert waits(costs, TREE, 128) == pytest.approx(PROPOSALS.of(TREE).at_one(128) + 0.8 + 0.15 * 128, rel=0.12)

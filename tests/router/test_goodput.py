@@ -48,7 +48,7 @@ def test_plain_decoding_is_rows_over_step_time() -> None:
 def test_a_round_is_accepted_tokens_over_verify_wait_and_messages() -> None:
     length = float(AcceptanceModel(MENU).lengths(np.zeros(1))[0, MENU.index[CHAIN]])
     verify_ms = 5.5 + 16 * TREE_MS + TREES_MS
-    expected = 16 * length / (verify_ms + float(COSTS.wait_ms(CHAIN, np.array([16.0]))[0])) * 1e3
+    expected = 16 * length / (verify_ms + float(COSTS.wait_ms(CHAIN, np.array([16.0]), 4.0)[0])) * 1e3
     of_chain = np.array([MENU.index[CHAIN]])
     assert GOODPUT.promised(crowd(0.0), 16, NO_PROMPTS, of_chain).goodput == pytest.approx(expected)
 
@@ -120,7 +120,7 @@ def test_in_halves_a_round_is_two_steps_and_what_the_trees_come_late_by() -> Non
         costs = CostModel(H200, DRAFT, overlaps=True)
         half = Batch(batch / 2, 0.0, batch / 2, float(costs.draft_ms(CHAIN, np.array([batch / 2]))[0]))
         step_ms = float(costs.step_ms(np.array([4.0 * batch / 2]), half)[0])
-        wait_ms = float(costs.wait_ms(CHAIN, np.array([batch / 2]), beside=1.0)[0])
+        wait_ms = float(costs.wait_ms(CHAIN, np.array([batch / 2]), 4.0, beside=1.0)[0])
         least_ms = max(2 * step_ms, step_ms + wait_ms + TREE_MS * batch / 2)
         slowest, fastest = (batch * length / ms * 1e3 for ms in (least_ms + wait_ms * costs.wait_spread, least_ms))
         of_chain = np.array([MENU.index[CHAIN]])
@@ -137,7 +137,7 @@ def test_in_halves_trees_that_mostly_come_in_time_cost_more_the_more_their_ways_
     for _ in range(100):
         for costs, times in ((steady, (6.0, 6.0)), (spread, (3.0, 9.0))):
             for ms in times:
-                costs.trees.observe(CHAIN, 48, ms, beside=1.0)
+                costs.trees.observe(CHAIN, 48, 4, ms, beside=1.0)
     rates = [Goodput(MENU, costs).of(crowd(0.0), 96, NO_PROMPTS, of_chain).goodput for costs in (steady, spread)]
     assert spread.wait_spread > 4 * steady.wait_spread
     assert 0.8 < rates[1] / rates[0] < 0.97
