@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +20,9 @@ from paceline.types import MAX_SCRATCH_NODES, TreeShape
 
 _SESSIONS = (1, 4, 16, 64, 256)
 _NUM_ROWS = 2  # of a session in a round: about what a tree's accepted path and the next token are
-_REPEATS = (2, 12)  # the first of a kind is slow, and a single other one may be late: a target may start beside
-_LOOK_MS = 25.0  # of a kind, within these repeats
 _LONG_MS = 15.0  # no batch larger than one that took so long is tried
+_MORE_ROUNDS = 8  # of all kinds in turn: a target that starts beside makes some in a row slow, and those alone
+_MOST_MS = 1000.0  # no further round once all of them have taken so long
 
 
 class ProposeTime(NamedTuple):
@@ -37,19 +39,36 @@ def measure_proposals(
     """The best times of batches of the graphs' shapes, of growing size. Leaves all pages free."""
     pages_a_session = pages_for(_NUM_ROWS + MAX_SCRATCH_NODES, allocator.page_size)
     most = min(config.max_running_requests, allocator.num_free // pages_a_session)
-    times: list[ProposeTime] = []
     with ExitStack() as stack:
         tables = [stack.enter_context(closing(PageTable(allocator))) for _ in range(min(most, max(_SESSIONS)))]
         for table in tables:
             table.reserve(_NUM_ROWS + MAX_SCRATCH_NODES)
-        for shape in config.graph_shapes:
-            times += _of_shape(drafter, tables, shape, feature_size=feature_size)
-    return tuple(times)
+        kinds = [kind for shape in config.graph_shapes for kind in _of_shape(drafter, tables, shape, feature_size)]
+        began = time.perf_counter()
+        for _ in range(_MORE_ROUNDS):
+            if (time.perf_counter() - began) * 1e3 > _MOST_MS:
+                break
+            for kind in kinds:
+                kind.measure(drafter)
+    return tuple(ProposeTime(kind.shape, len(kind.items), kind.ms) for kind in kinds)
+
+
+@dataclass(slots=True)
+class _Kind:
+    shape: TreeShape
+    items: list[ExtendItem]
+    ms: float = math.inf  # the best so far
+
+    def measure(self, drafter: Drafter | DeviceDrafter) -> None:
+        started = time.perf_counter()
+        drafter.extend(self.items)
+        self.ms = min(self.ms, (time.perf_counter() - started) * 1e3)
 
 
 def _of_shape(
-    drafter: Drafter | DeviceDrafter, tables: Sequence[PageTable], shape: TreeShape, *, feature_size: int
-) -> Iterator[ProposeTime]:
+    drafter: Drafter | DeviceDrafter, tables: Sequence[PageTable], shape: TreeShape, feature_size: int
+) -> Iterator[_Kind]:
+    """Of each size twice, for the first of a kind is slow."""
     propose = ProposeParams.of(shape, seed=0, temperature=0.0)
     tokens, features = np.zeros(_NUM_ROWS, np.int32), torch.zeros(_NUM_ROWS, feature_size)
     for num_sessions in _SESSIONS:
@@ -59,12 +78,9 @@ def _of_shape(
             ExtendItem(table=table, base_len=0, tokens=tokens, features=features, propose=propose)
             for table in tables[:num_sessions]
         ]
-        spent_ms: list[float] = []
-        least, most = _REPEATS
-        while len(spent_ms) < least or (len(spent_ms) < most and sum(spent_ms[1:]) < _LOOK_MS):
-            started = time.perf_counter()
-            drafter.extend(items)
-            spent_ms.append((time.perf_counter() - started) * 1e3)
-        yield ProposeTime(shape, num_sessions, min(spent_ms))
-        if min(spent_ms) > _LONG_MS:
+        kind = _Kind(shape, items)
+        kind.measure(drafter)
+        kind.measure(drafter)
+        yield kind
+        if kind.ms > _LONG_MS:
             return
