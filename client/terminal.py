@@ -1,4 +1,5 @@
-"""What the terminal does to a command: Ctrl-C, a reader that goes away, a full device, bytes that are no text."""
+"""What the terminal does to a command: Ctrl-C, a reader that goes away, a full device, bytes that are no text, and
+streams that were closed before it began."""
 
 from __future__ import annotations
 
@@ -15,6 +16,18 @@ if TYPE_CHECKING:
     from paceline.errors import PacelineError  # gRPC's import takes half a second
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def open_missing_streams() -> None:
+    """To be called before anything else is opened: of stdin, stdout and stderr those that were closed are the null
+    device from now on, for this process and its children. Else Python has None for them, and the next file that is
+    opened gets their number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            stream = open(descriptor, mode, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - stays open
+            setattr(sys, name, stream)
 
 
 def run_in_terminal(name: str, command: Callable[[], int]) -> int:

@@ -1,4 +1,4 @@
-"""How the ``paceline`` command's process ends: Ctrl-C, a reader that is gone, a full device."""
+"""How the ``paceline`` command's process ends: Ctrl-C, a reader that is gone, a full device, a closed stream."""
 
 from __future__ import annotations
 
@@ -68,3 +68,27 @@ def test_a_full_device_is_one_line_on_stderr(router, argv, unbuffered):
     assert done.returncode == 1
     words = "the output cannot be written: No space left on device; make room, or write elsewhere"
     assert done.stderr == f"paceline {argv[0]}: {words}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "code", "out", "err"),
+    [
+        (["info"], ">&-", 0, "", ""),
+        (
+            ["generate", "-"],
+            "<&-",
+            2,
+            "",
+            "paceline generate: stdin holds no prompt: see whether what writes it has failed\n",
+        ),
+        (["chat"], "<&-", 0, "", None),
+        (["generate"], "2>&-", 2, "", ""),
+        (["info"], "<&- >&- 2>&-", 0, "", ""),
+    ],
+)
+def test_a_closed_stream_is_the_null_device(router, words, closed, code, out, err):
+    command = [sys.executable, "-m", "client.cli", *words, "--router", router.address]
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *command]
+    done = subprocess.run(shell, capture_output=True, text=True, cwd=ROOT, timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout) == (code, out)
+    assert "Traceback" not in done.stderr if err is None else done.stderr == err

@@ -7,6 +7,7 @@ import pty
 import re
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -98,6 +99,14 @@ def test_a_closed_terminal_stops_all_and_leaves_no_logs(watched, modules, capsys
     assert watched(lambda: os.kill(os.getpid(), signal.SIGHUP)) == 0
     assert capsys.readouterr().out.endswith("stopped\n")
     assert not list(modules.glob("paceline-logs-*"))
+
+
+def test_serve_ends_well_where_stderr_was_closed(watched, small_programs, modules, capsys):
+    small_programs.setattr("sys.stderr", None)
+    assert watched(lambda: os.kill(os.getpid(), signal.SIGTERM)) == 0
+    sys.stderr.close()
+    assert capsys.readouterr().out.endswith("stopped\n")
+    assert list(modules.glob("paceline-logs-*")) == []
 
 
 def test_under_nohup_a_closed_terminal_stops_nothing(watched, capsys):
