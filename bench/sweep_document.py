@@ -14,6 +14,7 @@ from bench.fleet_codec import FleetFacts
 from bench.load import Load
 from bench.report import percentiles
 from bench.sweep_config import SweepConfig
+from bench.sweep_form import is_sweep
 from bench.sweep_runs import Sweep, SweepRun
 from bench.target_link import StepSample
 from client.completion import Completion
@@ -49,13 +50,16 @@ def sweep_document(config: SweepConfig, sweep: Sweep, num_prompts: int) -> dict[
 
 
 def read_sweeps(path: str, flag_name: str) -> list[dict[str, Any]]:
-    """Of a file that --json wrote. Raises ConfigError naming the flag that names it."""
+    """Of a file that --json wrote, one at least. Raises ConfigError naming the flag that names it."""
     try:
-        sweeps: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))["sweeps"]
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--{flag_name} {path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"--{flag_name} {path} is not what --json of paceline bench sweep wrote") from error
+    except ValueError as error:
+        raise ConfigError(_no_sweeps(path, flag_name)) from error
+    sweeps = document.get("sweeps") if isinstance(document, dict) else None
+    if not isinstance(sweeps, list) or not sweeps or not all(map(is_sweep, sweeps)):
+        raise ConfigError(_no_sweeps(path, flag_name))
     return sweeps
 
 
@@ -63,6 +67,10 @@ def load_of(point: dict[str, Any]) -> Load:
     """The load of an entry of points."""
     phases = tuple((float(seconds), float(amount)) for seconds, amount in point["phases"])
     return Load(phases, is_open=point["is_open"], ramp_s=point["ramp_s"])
+
+
+def _no_sweeps(path: str, flag_name: str) -> str:
+    return f"--{flag_name} {path} is not what --json of paceline bench sweep wrote"
 
 
 def _figures(swept: SweepRun) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from bench.__main__ import main
 from bench.simulate import SimulateConfig, simulate
 from bench.simulated_asker import FLUSH_ROWS
 from bench.simulated_fit import fit_parts, rising
@@ -32,10 +33,13 @@ def point(policy, steps, *, is_disturbed=False, round_ms=None, repeat=0):
         "policy": policy,
         "repeat": repeat,
         "first_number": 0,
+        "tokens_per_s": 40.0,
         "rounds": 100,
         "speculative_rounds": 0 if policy == "off" else 100,
+        "mean_accepted_length": None,
         "round_ms": round_ms,
         "ttft_ms": {"p50": 113.0, "p99": 120.0},
+        "tpot_ms": {"p50": 22.0, "p99": 24.0},
         "is_disturbed": is_disturbed,
         "steps": steps,
     }
@@ -137,6 +141,17 @@ def test_larger_fleets_are_simulated_from_a_sweep(sweep, tmp_path):
     config = SimulateConfig(sweep=str(path), targets=4, concurrency=("4",), policies="off", prompt_tokens=8.0)
     (run,) = simulate(config)["runs"]
     assert run["tokens_per_s"] == pytest.approx(4 * 1e3 / 22.0, rel=0.05)
+
+
+def test_a_file_of_anything_else_is_refused_by_all_who_read_sweeps(sweep, tmp_path, capsys):
+    path = tmp_path / "sweep.json"
+    no_step = {**sweep, "points": [point("off", [[1, 0]])]}
+    no_calibration = {name: value for name, value in sweep.items() if name != "calibration"}
+    for sweeps in (3, [], [3], [{"points": [{}]}], [{**sweep, "points": []}], [no_step], [sweep, no_calibration]):
+        path.write_text(json.dumps({"sweeps": sweeps}))
+        for words in (["sweep", "--measured"], ["simulate", "--policies", "off", "--sweep"]):
+            assert main([*words, str(path)]) == 2, sweeps
+            assert f"{path} is not what --json of paceline bench sweep wrote" in capsys.readouterr().err
 
 
 def test_a_request_alone_is_predicted_as_it_was_measured(sweep):
