@@ -137,7 +137,10 @@ def _plain_type(hint: Any) -> Any:
 
 
 def _comma_separated(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    parts = tuple(part.strip() for part in text.split(",")) if text.strip() else ()
+    if not all(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty item; take a comma out")
+    return parts
 
 
 def _show(value: Any) -> str:

@@ -79,6 +79,7 @@ def test_flags_of_sampling_speculation_and_service_travel(router, capsys):
         (["generate", "hi", "--temperature", "-1"], "temperature is -1.0"),
         (["generate", "hi", "--max-tokens", "zero"], "--max-tokens"),
         (["generate", "--token-ids", "1,x"], "'x'"),
+        (["generate", "hi", "--stop-token-ids", "1,,2"], "argument --stop-token-ids: '1,,2' has an empty item"),
         (["generate", "hi", "--speculative-num-steps", "3"], "all three or none"),
         (["generate", "hi", "--no-such-flag"], "--no-such-flag"),
         (["serve", "--targets", "0"], "--targets is 0"),

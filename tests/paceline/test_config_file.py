@@ -51,6 +51,7 @@ def test_a_folder_gives_a_flag_a_file_as_a_mounted_config_map_does(tmp_path: Pat
         ("fast = 3", "fast is 3; it must be true or false"),
         ("[port]\nx = 1", "it must be a text, a number or a list of them"),
         ("port", "is no TOML"),
+        ("peers = ['a:1', '']", "--peers: 'a:1,' has an empty item; take a comma out"),
         ("level = 'middle'", "'middle'"),
         ("help = 'x'", "'help' is no flag"),
     ],
