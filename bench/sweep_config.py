@@ -40,6 +40,9 @@ class SweepConfig(WorkloadFlags):
             0 <= self.ramp_seconds < self.seconds_per_point, "ramp_seconds", self.ramp_seconds, "below those of a point"
         )
         require(self.warm_up_seconds >= 0, "warm_up_seconds", self.warm_up_seconds, "0 or more")
+        require(
+            len(set(self.measured)) == len(self.measured), "measured", ",".join(self.measured), "free of repetitions"
+        )
         self.names()
         labels = [load.label for load in self.loads()]
         if not labels:

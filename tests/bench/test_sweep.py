@@ -230,6 +230,7 @@ def test_a_router_that_does_not_decide_adaptively_is_refused(router, capsys):
         (["--phases", "8:0.4"], "whole numbers"),
         (["--ramp-seconds", "9"], "--ramp-seconds is 9"),
         (["--measured", "/nowhere.json"], "/nowhere.json"),
+        (["--measured", "a.json,a.json"], "--measured is a.json,a.json; it must be free of repetitions"),
         (["--picture", "/nowhere/out.svg"], "no folder"),
     ],
 )
