@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from client.fit import require_fit
-from paceline.address import parse_address
+from paceline.address import PORTS, parse_address
 
 _GRPC_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:")  # gRPC's own names for addresses
-_FORM = "host:port, like 127.0.0.1:7100, without http:// in front"
+_FORM = f"host:port, like 127.0.0.1:7100, without http:// in front; {PORTS}"
 
 
 def require_address(address: object, name: str) -> None:

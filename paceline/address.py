@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+PORTS = "a port is 1 to 65535"  # for the messages of those who refuse what ``parse_address`` does
+
 
 class HostPort(NamedTuple):
     """The two parts of an address."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.address import parse_address
+from paceline.address import PORTS, parse_address
 from paceline.config import flag, require
 from paceline.defaults import DEFAULT_HEAD_PATH, DEFAULT_MODEL_PATH
 from paceline.logs import LEVELS
@@ -126,6 +126,6 @@ class TargetConfig(ServiceFlags):
         require(0 <= self.node_rank < hosts, "node_rank", self.node_rank, f"0 to {hosts - 1}, below --nnodes")
         if hosts > 1:
             is_address = parse_address(self.dist_init_addr) is not None
-            require(is_address, "dist_init_addr", self.dist_init_addr or "unset", "host:port of host 0")
+            require(is_address, "dist_init_addr", self.dist_init_addr or "unset", f"host:port of host 0; {PORTS}")
         else:
             require(not self.dist_init_addr, "dist_init_addr", self.dist_init_addr, "unset without --nnodes")

@@ -95,8 +95,11 @@ def test_the_loss_of_a_host_ends_the_other(start: Start, lost: int) -> None:
     ("flags", "says"),
     [
         ({"nnodes": 2, "tp_size": 3, "dist_init_addr": "a:1"}, "--tp-size is 3; it must be a multiple of --nnodes, 2"),
-        ({"nnodes": 2, "tp_size": 2}, "--dist-init-addr is unset; it must be host:port of host 0"),
-        ({"nnodes": 2, "tp_size": 2, "dist_init_addr": "a"}, "--dist-init-addr is a;"),
+        (
+            {"nnodes": 2, "tp_size": 2},
+            "--dist-init-addr is unset; it must be host:port of host 0; a port is 1 to 65535",
+        ),
+        ({"nnodes": 2, "tp_size": 2, "dist_init_addr": "a:65536"}, "host 0; a port is 1 to 65535"),
         ({"nnodes": 2, "tp_size": 2, "dist_init_addr": "http://a:1"}, "--dist-init-addr is http://a:1;"),
         ({"nnodes": 2, "tp_size": 2, "dist_init_addr": "a:1", "node_rank": 2}, "--node-rank is 2; it must be 0 to 1"),
         ({"dist_init_addr": "a:1"}, "--dist-init-addr is a:1; it must be unset without --nnodes"),
