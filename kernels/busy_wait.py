@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 from kernels.extension import EXTENSION
 
-# Descriptors, seconds: those that have something to read, or have ended. Looks once at least, and again until one has
-# or the time is over. Raises OSError. None without the C extension.
+# Descriptors, seconds: those that have something to read, or have ended. Looks once at least, and again until one has,
+# the time is over or a signal comes. Raises OSError and ValueError. None without the C extension.
 LOOK: Callable[[list[int], float], list[int]] | None = None if EXTENSION is None else EXTENSION.look
 
 
 def pause(for_s: float) -> None:
-    """For so many seconds; sleeps without the C extension."""
+    """For so many seconds, or until a signal comes; sleeps without the C extension."""
     if LOOK is None:
         time.sleep(for_s)
     else:

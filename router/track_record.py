@@ -80,7 +80,7 @@ class TrackRecord:
         cell = self._cell(batch, stretch.growth, nodes, joined=joined)
         if cell is None:
             if len(self._cells) == _MAX_CELLS:
-                self._cells.remove(min(self._cells, key=lambda cell: cell.weight))
+                self._cells.remove(min(self._cells, key=lambda cell: cell.worth))
             cell = _Cell(batch, stretch.growth, joined, nodes, off, 1.0, stretch.promise, promised, promised)
             self._cells.append(cell)
             return

@@ -145,15 +145,21 @@ class DraftLink:
             raise LinkLostError(lost.reason, await self._plumbing.explain(self.address, error)) from error
 
     async def _greet(self, rounds: Any, bulk: Any, hello: draft_pb2.DraftHello) -> Greeting:
+        # Both at once: on a stream that is over already, a write has no status.
+        writes = [
+            asyncio.ensure_future(rounds.write(draft_pb2.SpeculateRequest(hello=hello))),
+            asyncio.ensure_future(bulk.write(draft_pb2.SyncRequest(hello=hello))),
+        ]
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
-                await asyncio.gather(  # both at once: on a stream that is over already, a write has no status
-                    rounds.write(draft_pb2.SpeculateRequest(hello=hello)),
-                    bulk.write(draft_pb2.SyncRequest(hello=hello)),
-                )
+                await asyncio.gather(*writes)
                 first: draft_pb2.SpeculateResponse = message_of(await rounds.read())
         except TimeoutError:
             raise LinkLostError(LossReason.HUNG, f"no hello within {HELLO_TIMEOUT_S:g} s") from None
+        finally:
+            for write in writes:
+                write.cancel()
+            await asyncio.gather(*writes, return_exceptions=True)
         if not first.HasField("info"):
             raise WireError("the first message carries no info")
         ours, theirs = self._identity, first.info

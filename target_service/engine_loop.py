@@ -182,15 +182,14 @@ class EngineLoop:
             self._calls.has_sent = self._is_idle = False
             return HEAD_START_S
         until_s = self._due.until_s
-        awaits_trees = until_s is not None and self._parts.runner.is_asynchronous
-        hold_s = self._reporter.hold_s(now_s) if awaits_trees else 0.0
-        if not hold_s:
+        hold_s = self._reporter.hold_s(now_s) if until_s is not None and self._parts.runner.is_asynchronous else 0.0
+        self._is_idle = not hold_s
+        if self._is_idle:
             self._reporter.flush_changes()
         if until_s is None:
             self._waiting_since_s = None
             return IDLE_WAIT_S
-        if self._waiting_since_s is None:
-            self._waiting_since_s = self._calls.asked_s
+        self._waiting_since_s = self._waiting_since_s or self._calls.asked_s
         return min(max(until_s - now_s, 0.0), hold_s or IDLE_WAIT_S)
 
     def _land(self) -> None:

@@ -9,7 +9,7 @@ from paceline.rehearsal_pace import RehearsalLength
 from target_service.deadline import StepTimes
 from target_service.flights import Flight, Flights
 
-_LONGEST_SLEEP_S = 0.001  # between looks at a step that may be over sooner than expected
+_LONGEST_PAUSE_S = 0.001  # between looks at a step that may be over sooner than expected
 _SMOOTHING = 0.3
 _FORGETTING = 0.99  # a step without room for a rehearsal: those that took long for a while are not the last
 
@@ -25,12 +25,12 @@ class RehearsalTime:
         times: StepTimes,
         *,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], object] = time.sleep,
     ) -> None:
         self._rehearse = rehearse
         self._times = times
         self._clock = clock
-        self._sleep = sleep
+        self._pause = pause
         self._pace = 1.0  # of steps with trees, over the warm-up's
         self._length = RehearsalLength(0.001)
 
@@ -53,7 +53,7 @@ class RehearsalTime:
             self._length.takes_s *= _FORGETTING
             return
         while now_s < due_s and not flights.is_over():
-            self._sleep(min(due_s - now_s, _LONGEST_SLEEP_S))
+            self._pause(min(due_s - now_s, _LONGEST_PAUSE_S))
             now_s = self._clock()
         if now_s < due_s + self._length.takes_s and not flights.is_over():
             self._rehearse()

@@ -94,7 +94,7 @@ class Reporter:
 
     def hold_s(self, now_s: float) -> float:
         """How long the step that was noted may still wait for a launch; 0 where it may not, for it has somebody's first
-        token or end, or something else is to be told, or where none is held."""
+        token or end, or other news of requests is to be told, or where none is held."""
         done = self._done
         if done is None or done.planned.num_chunk_tokens or done.committed.ended or self._parts.requests.has_news:
             return 0.0

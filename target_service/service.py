@@ -151,7 +151,7 @@ class TargetService:
             self._rehearsal = None if rehearsed is None else made_if_connected(partial(Rehearsal, rehearsed))
         rehearsals = None
         if self._rehearsal is not None:
-            rehearsals = RehearsalTime(WhileConnected(self._rehearsal.run), target.parts.times, sleep=pause)
+            rehearsals = RehearsalTime(WhileConnected(self._rehearsal.run), target.parts.times, pause=pause)
         engine = EngineLoop(target.parts, self._mailbox, outlets, rehearsals=rehearsals)
         self._thread = threading.Thread(target=self._run_engine, args=(engine,), name="engine", daemon=True)
         self._rpc = plumbing.server(SERVICE_NAME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -48,7 +49,22 @@ def test_it_lasts_as_long_as_it_was_told_and_lets_other_threads_in(
     assert LOOK([ear], 60.0) == [ear]
 
 
+def test_a_signal_ends_it_without_an_error() -> None:
+    taken: list[list[int]] = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    waiting = threading.Thread(target=lambda: taken.append(LOOK([], 60.0)))
+    waiting.start()
+    while waiting.is_alive():
+        signal.pthread_kill(waiting.ident, signal.SIGUSR1)
+        time.sleep(0.001)
+    signal.signal(signal.SIGUSR1, before)
+    assert taken == [[]]
+
+
 def test_what_are_no_descriptors_are_refused() -> None:
+    for number in (-1, 2**40):
+        with pytest.raises(ValueError, match="is no descriptor"):
+            LOOK([number], 0.0)
     with pytest.raises(TypeError):
         LOOK(["1"], 0.0)
     with pytest.raises(OverflowError):

@@ -53,6 +53,13 @@ def test_a_round_is_accepted_tokens_over_verify_wait_and_messages() -> None:
     assert GOODPUT.promised(crowd(0.0), 16, NO_PROMPTS, of_chain).goodput == pytest.approx(expected)
 
 
+def test_a_lone_request_is_promised_what_a_batch_of_one_is() -> None:
+    alone = GOODPUT.alone(crowd(0.0))[0]
+    for shape in MENU.index.values():
+        of_one = GOODPUT.promised(crowd(0.0), 1, NO_PROMPTS, np.array([shape])).together
+        assert alone[shape] == pytest.approx(of_one)
+
+
 def test_small_batches_get_large_trees_and_large_ones_none() -> None:
     who = crowd(0.0)
     assert chosen(who, 1)[0] == TREE

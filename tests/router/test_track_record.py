@@ -109,6 +109,14 @@ def test_a_machine_that_turned_fast_does_not_hold_it_against_the_ways_that_do_no
     assert factor(record) == pytest.approx(as_seen), "it turned slow again"
 
 
+def test_one_stretch_since_the_promise_changed_outweighs_many_before_it() -> None:
+    record, promise = TrackRecord(), Promised(100.0)
+    ran(record, 95.0, promise=promise)
+    promise.value = 160.0
+    ran(record, 160.0, promise=promise, times=1)
+    assert factor(record) > 0.9, "one stretch as promised, beside what is left of eight that gave 0.6 of it"
+
+
 def test_what_was_seen_long_ago_counts_for_nothing() -> None:
     record, fresh = TrackRecord(), TrackRecord()
     ran(record, 60.0)

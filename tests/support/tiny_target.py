@@ -133,7 +133,7 @@ class DrivenLoop:
         outlets = Outlets(self._take_orders, self._take)
         rehearsals = None
         if rehearse is not None:
-            rehearsals = RehearsalTime(rehearse, self.parts.times, clock=self.clock, sleep=self.clock.sleep)
+            rehearsals = RehearsalTime(rehearse, self.parts.times, clock=self.clock, pause=self.clock.sleep)
         self.loop = EngineLoop(self.parts, self.mailbox, outlets, rehearsals=rehearsals, clock=self.clock)
         self.put(StreamOpened(STREAM))
 

@@ -3,6 +3,8 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
+#include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <time.h>
 
@@ -46,12 +48,17 @@ PyObject *py_look(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t g
     for (Py_ssize_t i = 0; i < count; i++) {
         const long descriptor = PyLong_AsLong(PyList_GetItem(args[0], i));
         if (descriptor == -1 && PyErr_Occurred()) goto done;
+        if (descriptor < 0 || descriptor > INT_MAX) {
+            PyErr_Format(PyExc_ValueError, "%ld is no descriptor", descriptor);
+            goto done;
+        }
         polled[i] = (struct pollfd){.fd = (int)descriptor, .events = POLLIN};
     }
     Py_BEGIN_ALLOW_THREADS
     const double until_s = monotonic_s() + for_s;
     while ((found = poll(polled, (nfds_t)count, 0)) == 0 && monotonic_s() < until_s)
         for (int i = 0; i < PAUSES; i++) pause_core();
+    if (found < 0 && errno == EINTR) found = 0; /* the main thread is to run its handlers */
     Py_END_ALLOW_THREADS
     ready = found < 0 ? PyErr_SetFromErrno(PyExc_OSError) : ready_of(polled, count);
 done:
