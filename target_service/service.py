@@ -168,13 +168,17 @@ class TargetService:
 
     async def drain(self) -> None:
         """Not ready; new submissions go back. Running ones get the timeout to finish, then they go back, too."""
+        load, timeout_s = self._front.load, self._config.drain_timeout_s
+        num_requests = load.running_requests + load.prefilling_requests if load is not None else 0
+        _log.info("draining %d requests for up to %g s", num_requests, timeout_s)
         await self._rpc.set_ready(False)
         self._mailbox.put(DrainStarted())
-        if await self._drained_within(self._config.drain_timeout_s):
-            return
-        _log.warning("drain: %g s are over; what still runs goes back to its router", self._config.drain_timeout_s)
-        self._mailbox.put(DrainEnded())
-        await self._drained_within(_STOP_GRACE_S)
+        if not await self._drained_within(timeout_s):
+            _log.warning("drain: %g s are over; what still runs goes back to its router", timeout_s)
+            self._mailbox.put(DrainEnded())
+            await self._drained_within(_STOP_GRACE_S)
+        if self._front.drained.is_set():
+            _log.info("drained")
 
     async def close(self) -> None:
         """Ends the streams, the server, the engine thread, and then the links, which its last orders may open."""

@@ -1,6 +1,7 @@
 """SIGTERM's path: nothing new is taken, what runs may finish, what does not finish goes back."""
 
 import asyncio
+import logging
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -16,8 +17,14 @@ async def readiness(target) -> int:
     return (await stub.Check(health_pb2.HealthCheckRequest(service="readiness"))).status
 
 
-async def test_running_requests_finish_and_new_ones_go_back(serve_target):
-    async with serve_target() as target:
+def told(caplog) -> list[str]:
+    """What the service logs of its drain."""
+    return [record.getMessage() for record in caplog.records if record.name == "target_service.service"]
+
+
+async def test_running_requests_finish_and_new_ones_go_back(serve_target, caplog):
+    caplog.set_level(logging.INFO)
+    async with serve_target(drain_timeout_s=WAIT_S) as target:
         router = await target.connect()
         assert await readiness(target) == health_pb2.HealthCheckResponse.SERVING
         await router.submit(submission(1, random_prompt(4), max_tokens=150))
@@ -32,9 +39,11 @@ async def test_running_requests_finish_and_new_ones_go_back(serve_target):
         assert len(running.tokens) == 150
         assert late.returned.reason == target_pb2.RETURN_REASON_DRAINING
         await draining
+    assert told(caplog) == [f"draining 1 requests for up to {WAIT_S:g} s", "drained"]
 
 
-async def test_what_does_not_finish_in_time_goes_back_with_its_tokens(serve_target, loop):
+async def test_what_does_not_finish_in_time_goes_back_with_its_tokens(serve_target, loop, caplog):
+    caplog.set_level(logging.INFO)
     async with serve_target(drain_timeout_s=0.0) as target:
         router = await target.connect()
         prompt = random_prompt(4)
@@ -46,6 +55,8 @@ async def test_what_does_not_finish_in_time_goes_back_with_its_tokens(serve_targ
         assert got.returned.reason == target_pb2.RETURN_REASON_DRAINING
         assert 0 < len(got.tokens) < 240
         await target.all_free()
+    late = "drain: 0 s are over; what still runs goes back to its router"
+    assert told(caplog) == ["draining 1 requests for up to 0 s", late, "drained"]
     async with serve_target() as other:
         router = await other.connect()
         await router.submit(submission(1, prompt, max_tokens=240, emitted=got.tokens))
