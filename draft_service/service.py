@@ -145,15 +145,17 @@ class DraftService:
 
     async def drain(self) -> None:
         """Not ready and no new sessions from now on; returns once the open ones are released, or after the timeout."""
+        load, timeout_s = self._front.load, self._config.drain_timeout_s
+        _log.info("draining %d sessions for up to %g s", load.read().num_sessions, timeout_s)
         await self._rpc.set_ready(False)
         self._loop.post(Drain())
         drained = asyncio.create_task(self._drained())
-        await asyncio.wait(
-            (drained, self.failed), timeout=self._config.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
-        if not drained.done():
+        await asyncio.wait((drained, self.failed), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if drained.done():
+            _log.info("drained")
+        else:
             drained.cancel()
-            _log.warning("drain: %d sessions were still open", self._front.load.read().num_sessions)
+            _log.warning("drain: %d sessions were still open", load.read().num_sessions)
 
     async def close(self) -> None:
         """Ends the streams, the server and the engine thread."""

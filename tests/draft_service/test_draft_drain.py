@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import subprocess
 import sys
@@ -34,9 +35,18 @@ async def readiness(channel: grpc.aio.Channel) -> int:
     return (await stub.Check(health_pb2.HealthCheckRequest(service="readiness"))).status
 
 
-async def test_a_draining_draft_serves_its_sessions_and_opens_none(serve: Serve) -> None:
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the service logs of its drain."""
+    lines = [record.getMessage() for record in caplog.records if record.name == "draft_service.service"]
+    return [line for line in lines if "drain" in line]
+
+
+async def test_a_draining_draft_serves_its_sessions_and_opens_none(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     prompt = random_prompt(12)
-    async with serve() as running:
+    async with serve(drain_timeout_s=WAIT_S) as running:
         target = await running.connect()
         await target.send(open=[(1, 64)])
         await target.ask(1, 1, prompt[:8])
@@ -53,14 +63,17 @@ async def test_a_draining_draft_serves_its_sessions_and_opens_none(serve: Serve)
         await target.send(release=[1])
         await asyncio.wait_for(drain, WAIT_S)
         watch.cancel()
+    assert told(caplog) == [f"draining 1 sessions for up to {WAIT_S:g} s", "drained"]
 
 
-async def test_a_drain_gives_up_on_sessions_at_its_timeout(serve: Serve) -> None:
+async def test_a_drain_gives_up_on_sessions_at_its_timeout(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     async with serve(drain_timeout_s=0.05) as running:
         target = await running.connect()
         await target.send(open=[(1, 64)])
         await target.status(1)
         await asyncio.wait_for(running.service.drain(), WAIT_S)
+    assert told(caplog) == ["draining 1 sessions for up to 0.05 s", "drain: 1 sessions were still open"]
 
 
 async def test_open_streams_end_well_when_the_draft_closes(serve: Serve) -> None:
