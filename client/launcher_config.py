@@ -97,15 +97,24 @@ class FleetConfig:
         return [*flags, *self.draft_flags]
 
     def _check_service_flags(self) -> None:
-        """What a launcher decides by flags of its own: in a service's flags it would be passed over, or undo them."""
-        given = {"router": self.router_flags, "target": self.target_flags, "draft": self.draft_flags}
-        for name, flags in given.items():
+        """What a launcher decides by flags of its own: in a service's flags it would be passed over, or undo them. And
+        what it gives each service comes before the service's flags, which may say otherwise, but after their file."""
+        services = {
+            "router": (self.router_flags, self.flags_of_router()),
+            "target": (self.target_flags, self.flags_of_target()),
+            "draft": (self.draft_flags, self.flags_of_draft()),
+        }
+        for name, (own, all_flags) in services.items():
+            emitted = {flag.partition("=")[0] for flag in all_flags[: len(all_flags) - len(own)]}
             try:
-                named = _named_in(flags)
+                named = _named_in(own)
             except ConfigError as error:
                 raise ConfigError(f"--{name}-args: {error}") from error
-            for flag, words in named:
-                if rule := _OWN_FLAGS[name].get(flag):
+            for flag, words, is_in_file in named:
+                rule = _OWN_FLAGS[name].get(flag)
+                if is_in_file and flag in emitted:
+                    rule = rule or f"serve gives each its own; name {flag} among --{name}-args itself"
+                if rule:
                     raise ConfigError(f"--{name}-args has {words}, which is not named there: {rule}")
 
     def _model_flags(self) -> list[str]:
@@ -124,12 +133,13 @@ class FleetConfig:
         return self.num_threads or max(1, num_cores() // num_sharing)
 
 
-def _named_in(flags: Sequence[str]) -> list[tuple[str, str]]:
-    """The flags that the words name, and those of the file that --config names among them; each with where it stands.
+def _named_in(flags: Sequence[str]) -> list[tuple[str, str, bool]]:
+    """The flags that the words name, and those of the file that --config names among them; each with where it stands,
+    and whether that is the file.
 
     Raises ConfigError for a file that cannot be read.
     """
     source, words = split_config(flags)
     keys = [] if source is None else list(read_values(source))
-    named = [(word.partition("=")[0], word) for word in words]
-    return [*named, *((flag_of(key), f"--config {source} with {key!r}") for key in keys)]
+    named = [(word.partition("=")[0], word, False) for word in words]
+    return [*named, *((flag_of(key), f"--config {source} with {key!r}", True) for key in keys)]

@@ -43,6 +43,9 @@ def test_a_fleet_that_cannot_be_is_refused_by_its_flag(values, flag):
         ("target", "page-size = 32\nport = 7000", "port", "each takes a free one"),
         ("target", "tp_size = 2", "tp_size", "--tp-size itself is for all targets"),
         ("draft", "device = 'cpu'", "device", "name devices with --device, --target-devices or --draft-devices"),
+        ("target", "num-threads = 7", "num-threads", "serve gives each its own; name --num-threads among"),
+        ("draft", "dtype = 'float32'", "dtype", "serve gives each its own; name --dtype among --draft-args itself"),
+        ("router", "drain_timeout_s = 60", "drain_timeout_s", "serve gives each its own; name --drain-timeout-s among"),
     ],
 )
 def test_a_key_in_a_services_file_is_refused_as_the_flag_is(tmp_path, service, text, key, rule):
