@@ -29,6 +29,7 @@ from prometheus_client import CollectorRegistry
 
 from bench.host_path_link import DRAFT_LINK, open_lane
 from bench.host_path_model import PAGE_SIZE, Stamps, instant_rank, wait_until
+from kernels.busy_wait import LOOK
 from paceline.admission import pages_for
 from paceline.mailbox import Mailbox
 from paceline.tree import MAX_NODES
@@ -94,7 +95,7 @@ class HostRun:
         )
         parts = make_parts(config, rank, context_length=_CONTEXT, registry=CollectorRegistry())
         parts.runner.is_asynchronous = True
-        self._mailbox = Mailbox[Event](_BUSY_WAIT_S if pauses.is_busy else 0.0)
+        self._mailbox = Mailbox[Event](_BUSY_WAIT_S if pauses.is_busy else 0.0, look=LOOK)
         self._lanes, self._draft = asyncio.run(open_lane(self._mailbox))
         self._rehearsal = asyncio.run(_rehearsal(rank)) if pauses.rehearses and kind != "plain" else None
         self._num_asked = 0
@@ -102,7 +103,9 @@ class HostRun:
         self._asked_s: list[float] = []
         self._emissions: list[Emission] = []
         outlets = Outlets(self._take_orders, self._emissions.append)
-        rehearsals = None if self._rehearsal is None else RehearsalTime(self._rehearsal.run, parts.times)
+        rehearsals = None
+        if self._rehearsal is not None:  # it sleeps where a service pauses, which would count as CPU time
+            rehearsals = RehearsalTime(self._rehearsal.run, parts.times)
         self._loop = EngineLoop(parts, self._mailbox, outlets, rehearsals=rehearsals)
         self.gap_us: list[float] = []
         self.ask_us: list[float] = []
