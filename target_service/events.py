@@ -79,7 +79,7 @@ class LossReason(enum.Enum):
     """Why a draft's link stopped working."""
 
     UNREACHABLE = "unreachable"  # it does not answer, or the connection broke
-    MISMATCH = "mismatch"  # it serves another head
+    MISMATCH = "mismatch"  # it serves another head, or is another kind of service
     GARBAGE = "garbage"  # what it sent does not parse
     HUNG = "hung"  # connected, but no answer within the timeout
 
