@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import unquote
 
-from paceline.address import parse_address
+from paceline.address import PORTS, parse_address
 from paceline.config import require
 from paceline.errors import InvalidInputError
 
-_FORMS = "host:port, dns:///name:port or file:///path"
+_FORMS = f"host:port, dns:///name:port or file:///path; {PORTS}"
 _SEPARATORS = re.compile(r"[\s,]+")
 
 
