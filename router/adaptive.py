@@ -151,8 +151,7 @@ class TargetPolicy:
         sessions = max(1, num_asked // self.num_drafts)
         beside = 1.0 - min(1.0, report.wait_ms / taken_ms)
         nodes = report.tree_nodes / report.drafted if report.drafted else float(growth.num_draft_tokens)
-        observe = self.costs.trees.observe_late if num_late else self.costs.trees.observe
-        observe(growth, sessions, nodes, taken_ms, beside=beside)
+        self.costs.observe_way(growth, sessions, nodes, taken_ms, beside=beside, is_late=num_late > 0)
 
     def _note_growth(self, growths: set[TreeShape]) -> None:
         growth = growths.pop() if len(growths) == 1 else None
@@ -193,7 +192,7 @@ class TargetPolicy:
         self._planned_s = now_s
         self._learn()
         self._hindsight.conclude(self._planner.num_requests, self.num_drafts, joined=self.joined)
-        self.costs.record.look(now_s)
+        self.costs.look(now_s)
         situation = Situation(
             self._decoding, self._context_tokens, self.num_drafts, self._prompts(), self._attendance.share
         )

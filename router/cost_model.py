@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from paceline.step_table import Floats, StepTable
@@ -9,7 +10,10 @@ from paceline.types import TreeShape
 from router.cost_tables import ProposeTable
 from router.step_costs import Batch, StepCosts
 from router.track_record import TrackRecord
-from router.tree_costs import TreeCosts
+from router.tree_costs import DOUBT, TreeCosts
+
+_DOUBT_OF_SHARED_CORES = 0.5  # while others were at work on two cores, ways took up to three times as long
+_KNOWN_S = 5.0  # over which what was seen of ways there fades
 
 
 class Costs(Protocol):
@@ -47,11 +51,23 @@ class CostModel:
         """shares_host: what a draft computes is taken from the target."""
         self.shares_host = shares_host
         self.overlaps = overlaps
+        self._has_one_pace = shares_host and not overlaps  # the same cores compute both
         self.follow_ms = proposals.row_ms if shares_host else 0.0
         self.steps = StepCosts(steps, shares_host=shares_host)
-        self.trees = TreeCosts(proposals, shares_host=shares_host)
+        self.trees = TreeCosts(
+            proposals, shares_host=shares_host, doubt=_DOUBT_OF_SHARED_CORES if self._has_one_pace else DOUBT
+        )
+        self._looked_s: float | None = None
         self.record = TrackRecord()
         self.hopeful: Costs = _Hopeful(self)
+
+    def look(self, now_s: float) -> None:
+        """Lets what was seen long ago fade. Of cores that others share as well, ways are not known for long: what they
+        lose to others, who hold up each message, they do not tell while no tree is asked for."""
+        self.record.look(now_s)
+        if self._has_one_pace and self._looked_s is not None:
+            self.trees.fade(math.exp(-max(0.0, now_s - self._looked_s) / _KNOWN_S))
+        self._looked_s = now_s
 
     @property
     def tree_ms(self) -> float:
@@ -65,7 +81,20 @@ class CostModel:
         return self.steps.ms(rows, batch)
 
     def wait_ms(self, growth: TreeShape, sessions: Floats, nodes: Floats | float, *, beside: float = 0.0) -> Floats:
-        return self.trees.ms(growth, sessions, nodes, beside)
+        return self._pace * self.trees.ms(growth, sessions, nodes, beside)
+
+    def observe_way(
+        self, growth: TreeShape, sessions: int, nodes: float, ms: float, *, beside: float, is_late: bool = False
+    ) -> None:
+        """One way from asks to trees, as ``TreeCosts.observe`` has it. is_late: it was given up after so long."""
+        observe = self.trees.observe_late if is_late else self.trees.observe
+        observe(growth, sessions, nodes, ms / self._pace, beside=beside)
+
+    @property
+    def _pace(self) -> float:
+        """What ways are to be multiplied by. Where the same cores compute drafts and steps, ways are known in times of
+        steps: that these turn faster or slower while nothing is drafted holds for drafts as well."""
+        return self.steps.scale if self._has_one_pace else 1.0
 
     def draft_ms(self, growth: TreeShape, sessions: Floats) -> Floats:
         return self.trees.proposals.of(growth).at(sessions)

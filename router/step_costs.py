@@ -62,6 +62,11 @@ class StepCosts:
         )
 
     @property
+    def scale(self) -> float:
+        """Of all times over the table's: how slow the machine is by now."""
+        return float(self._fit.weights[0])
+
+    @property
     def tree_ms(self) -> float:
         """That each tree costs the host."""
         return float(self._fit.weights[4])

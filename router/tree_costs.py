@@ -17,6 +17,7 @@ RPC_MS = 1.0
 SESSION_MS = 0.02
 NODE_MS = 0.003
 
+DOUBT = 0.1  # of ways that were hardly seen
 _GROWTH = Weight(0.0, 0.2, -0.9, 20_000.0)  # of one growth: by what share its times are off
 _NOISE = 0.2  # of a time, relative: a newcomer's ask may meet a draft at work
 _MEMORY = 2000.0  # observations
@@ -35,11 +36,12 @@ class TreeCosts:
     tree cost, and what a step that runs meanwhile takes from the draft; and of each growth, and each number of
     sessions, by what share that is off."""
 
-    def __init__(self, proposals: ProposeTable, *, shares_host: bool) -> None:
+    def __init__(self, proposals: ProposeTable, *, shares_host: bool, doubt: float = DOUBT) -> None:
+        """doubt: share that ways which were not seen of late may be shorter than expected by."""
         self.proposals = proposals
         self._numbers = {growth: number for number, growth in enumerate(proposals.growths)}
         self._sessions = TablePoints(max(map(proposals.of, self._numbers), key=lambda table: len(table.rows)))
-        self._seen = {growth: TablePoints(proposals.of(growth)) for growth in self._numbers}
+        self._seen = {growth: TablePoints(proposals.of(growth), doubt=doubt) for growth in self._numbers}
         beside = Weight(_BESIDE, _BESIDE_STD, 0.0, _MEMORY)
         self._fit = DriftingFit(
             [
@@ -69,6 +71,11 @@ class TreeCosts:
         factors = np.maximum(scale + beside * by_step + off, LEAST_FACTOR)
         ms: Floats = factors * table + rpc_ms + (by_session + by_node * nodes) * sessions
         return ms
+
+    def fade(self, keep: float) -> None:
+        """What was seen is worth so much of what it was, for ``hopes``."""
+        for points in self._seen.values():
+            points.fade(keep)
 
     def hopes(self, growth: TreeShape, sessions: Floats) -> Floats:
         """Factors below 1: how short ways may turn out that were hardly seen. [...], of the shape of sessions."""

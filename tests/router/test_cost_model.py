@@ -218,18 +218,6 @@ def test_on_one_host_a_prompt_costs_what_its_rows_take_the_draft() -> None:
     assert CostModel(STEPS, proposals).follow_ms == 0.0
 
 
-def test_what_nodes_cost_is_learnt_from_wide_trees_and_makes_narrow_ones_and_other_growths_shorter() -> None:
-    def truth(growth: TreeShape, sessions: int, nodes: int) -> float:
-        return PROPOSALS.of(growth).at_one(sessions) + 0.4 + (0.01 + 0.006 * nodes) * sessions
-
-    costs = CostModel(STEPS, PROPOSALS)
-    for _ in range(30):
-        for sessions, nodes in ((8, 16), (32, 16), (32, 8), (8, 8)):
-            costs.trees.observe(TREE, sessions, nodes, truth(TREE, sessions, nodes), beside=0.0)
-    assert waits(costs, TREE, 32, 4) == pytest.approx(truth(TREE, 32, 4), rel=0.08)
-    assert waits(costs, CHAIN, 32, 4) == pytest.approx(truth(CHAIN, 32, 4), rel=0.15)
-
-
 def test_what_each_tree_costs_the_hosts_is_learnt_in_a_few_rounds_and_holds_at_other_sizes() -> None:
     costs = CostModel(STEPS, PROPOSALS)
     for _ in range(10):
