@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from paceline.config_file import with_config_file
+from paceline.config_file import flag_of, with_config_file
 from paceline.errors import ConfigError, PacelineError
 
 ConfigT = TypeVar("ConfigT")
@@ -64,7 +64,7 @@ def add_flags(parser: argparse._ActionsContainer, cls: type[Any]) -> None:
     for field in dataclasses.fields(cls):
         if "help" not in field.metadata:
             continue
-        name = "--" + field.name.replace("_", "-")
+        name = flag_of(field.name)
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         options: dict[str, Any] = {"dest": field.name, "required": required}
         if not required:

@@ -38,7 +38,7 @@ def split_config(argv: Sequence[str]) -> tuple[Path | None, list[str]]:
 
 
 def flag_of(key: str) -> str:
-    """The flag that a file means by a key."""
+    """The flag that a file means by a key, and a config by its field."""
     return "--" + key.replace("_", "-")
 
 

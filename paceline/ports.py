@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.address import address_of, bare_host
+from paceline.config_file import flag_of
 from paceline.errors import ConfigError
 
 
@@ -23,7 +24,7 @@ class Listener:
 
 def listeners_of(host: str, port: int, **sides: int) -> list[Listener]:
     """Those of one service: its own, 0 for a free one, and by field name those beside it, 0 for none."""
-    beside = [Listener("--" + name.replace("_", "-"), host, side) for name, side in sides.items() if side]
+    beside = [Listener(flag_of(name), host, side) for name, side in sides.items() if side]
     return [Listener("--port", host, port), *beside]
 
 

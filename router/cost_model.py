@@ -9,8 +9,9 @@ from paceline.step_table import Floats, StepTable
 from paceline.types import TreeShape
 from router.cost_tables import ProposeTable
 from router.step_costs import Batch, StepCosts
+from router.table_points import DOUBT
 from router.track_record import TrackRecord
-from router.tree_costs import DOUBT, TreeCosts
+from router.tree_costs import TreeCosts
 
 _DOUBT_OF_SHARED_CORES = 0.5  # while others were at work on two cores, ways took up to three times as long
 _KNOWN_S = 5.0  # over which what was seen of ways there fades

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.step_table import Floats
+from paceline.types import TreeShape
 from router.acceptance import Ints
 from router.cost_model import Costs
 from router.crowd import Crowd, Prompts
@@ -78,15 +79,23 @@ class Rounds:
         if self._costs.overlaps:
             beside = functools.partial(self._costs.wait_ms, beside=1.0)
             work.half_wait = self._of_growths(beside, growths, num_on / 2 / crowd.num_drafts, tree_nodes)
-            work.half_draft = self._of_growths(self._costs.draft_ms, growths, num_on / 2 / crowd.num_drafts)
+            work.half_draft = self._of_growths(
+                lambda growth, sessions, _: self._costs.draft_ms(growth, sessions),
+                growths,
+                num_on / 2 / crowd.num_drafts,
+                tree_nodes,
+            )
         return self._cycle(crowd, sizes, prompts, work)
 
-    def _of_growths(self, ms: Callable[..., Floats], growths: Ints, sessions: Floats, *by_option: Floats) -> Floats:
-        """[batches, options]: ms of each option's growth, sessions, and what else it takes, [options]; 0 of OFF."""
+    def _of_growths(
+        self, ms: Callable[[TreeShape, Floats, Floats], Floats], growths: Ints, sessions: Floats, nodes: Floats
+    ) -> Floats:
+        """[batches, options]: ms of each option's growth, its sessions, and the nodes of its trees, [options]; 0 of
+        OFF."""
         taken = np.zeros_like(sessions)
         for growth in set(growths.tolist()) - {OFF}:
             its = growths == growth
-            taken[:, its] = ms(self._menu.growths[growth], sessions[:, its], *(one[its] for one in by_option))
+            taken[:, its] = ms(self._menu.growths[growth], sessions[:, its], nodes[its])
         return taken
 
     def _cycle(self, crowd: Crowd, sizes: Floats, prompts: Prompts, work: _Round) -> Cycles:

@@ -10,7 +10,7 @@ from router.cost_fit import Weight
 POINT = Weight(0.0, 0.15, -0.9, 20_000.0)  # of one point: by what share the table is off there
 
 _MEMORY = 100.0  # observations of a point
-_DOUBT = 0.1  # of steps' times
+DOUBT = 0.1  # share that an expected time may be too long by, where nothing was seen
 _DOUBT_SEEN = 8.0  # observations that halve it
 _KNOWN = 4.0  # observations after which a point bounds smaller ones that were seen less often
 _MORE_POINTS = np.array([2.0, 4, 8, 16, 32, 64, 128, 256, 512])  # past the last that was measured
@@ -19,8 +19,8 @@ _MORE_POINTS = np.array([2.0, 4, 8, 16, 32, 64, 128, 256, 512])  # past the last
 class TablePoints:
     """A table's points, and some past its last: a machine that was busy at warm-up has measured small sizes alone."""
 
-    def __init__(self, table: StepTable, *, doubt: float = _DOUBT) -> None:
-        """doubt: share that an expected time may be too long by, where nothing was seen."""
+    def __init__(self, table: StepTable, *, doubt: float = DOUBT) -> None:
+        """doubt: as DOUBT."""
         self._doubt = doubt
         self._points: Floats = np.append(table.rows, _MORE_POINTS[table.rows[-1] < _MORE_POINTS])
         self._ms: Floats = np.maximum(table.at(self._points), 1e-6)

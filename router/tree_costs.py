@@ -8,7 +8,7 @@ from paceline.step_table import Floats
 from paceline.types import TreeShape
 from router.cost_fit import LEAST_FACTOR, LEAST_NOISE_MS, OUTLIER, DriftingFit, Weight
 from router.cost_tables import ProposeTable
-from router.table_points import POINT, TablePoints
+from router.table_points import DOUBT, POINT, TablePoints
 
 # Before they were seen: two messages and the threads that wake; what each session and each node costs the hosts, and
 # the device past its warm-up. One H200, 1 to 32 requests with 4, 8 and 16 nodes: 0.1, 0.02 and 0.0035 ms; without nodes
@@ -17,7 +17,6 @@ RPC_MS = 1.0
 SESSION_MS = 0.02
 NODE_MS = 0.003
 
-DOUBT = 0.1  # of ways that were hardly seen
 _GROWTH = Weight(0.0, 0.2, -0.9, 20_000.0)  # of one growth: by what share its times are off
 _NOISE = 0.2  # of a time, relative: a newcomer's ask may meet a draft at work
 _MEMORY = 2000.0  # observations
